@@ -14,7 +14,7 @@ from trigraph.fortran.threads import restore_num_threads
 
 
 @pytest.fixture(autouse=True)
-def _num_threads(request):
+def _restore_num_threads(request):
     """Restore the number of threads; a test marked `threads` uses two for every call, however small."""
     with restore_num_threads():
         if request.node.get_closest_marker("threads"):

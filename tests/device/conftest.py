@@ -41,23 +41,23 @@ def pytest_addoption(parser):
     group.addoption("--record", metavar="FILE", help="Write the tests that passed, failed and did not run, as JSON.")
 
 
-def is_asked_for(config):
+def requests_device_tests(config):
     return config.getoption("rehearse", False) or "device" in config.option.markexpr
 
 
 def pytest_ignore_collect(config):
     """Exclude these tests from `make test`."""
-    return None if is_asked_for(config) else True
+    return None if requests_device_tests(config) else True
 
 
 def pytest_configure(config):
-    if not is_asked_for(config):
+    if not requests_device_tests(config):
         return
     config.addinivalue_line("markers", "device: needs a CUDA device")
     config.addinivalue_line("filterwarnings", "default")  # warnings from the device's versions of torch and CuPy
     os.environ.setdefault(END, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVE))
     if config.getoption("record", None) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Record(config))
+        config.pluginmanager.register(DeviceTestRecord(config))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -93,7 +93,7 @@ def torch(place):
 
 
 @pytest.fixture(autouse=True)
-def _deadline(place):
+def _enforce_deadline(place):
     """End the process at the deadline, and after a test that broke the device's context."""
     faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # also ends tests that wait for the device
     yield
@@ -104,7 +104,7 @@ def _deadline(place):
         os._exit(1)
 
 
-class Record:
+class DeviceTestRecord:
     """Record all results so far, at each report: a run that is cut off loses nothing."""
 
     def __init__(self, config):

@@ -30,7 +30,7 @@ def run_python(*arguments, prefix=()):
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def draw(op, dtype="float32", variant="regular", seed=0):
+def draw_operator_arguments(op, dtype="float32", variant="regular", seed=0):
     """Return arguments of an operator as drawn by the verification, for the NumPy backends, with writable arrays."""
     chosen = next(v for v in variants(op.definition) if v.name == variant)
     values = build(op.definition, chosen, dtype, seed).arguments(op)
@@ -40,12 +40,12 @@ def draw(op, dtype="float32", variant="regular", seed=0):
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
-def compute(op, values, backend, out=None):
+def compute_fields(op, values, backend, out=None):
     """Return the results of an operator of the front door, by field."""
     return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
-def unequal(place, got, right):
+def list_unequal_fields(place, got, right):
     """Return the names of fields that differ in a bit."""
     pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
     return [
@@ -53,7 +53,7 @@ def unequal(place, got, right):
     ]
 
 
-def spoil(fields):
+def spoil_arrays(fields):
     """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:

@@ -33,7 +33,7 @@ def model(request, place, device, torch):
     return copy.deepcopy(dimenet("trigraph", request.param, **widths)).to(device)
 
 
-def batches(torch, model):
+def yield_batches(torch, model):
     """Yield arguments of calls: slabs of two sizes, the first displaced twice, then batches of molecules."""
     like = next(model.parameters())
     large, small = (build_atoms("slab", SLAB | {"nx": n, "ny": n, "layers": 3})[0] for n in (3, 2))
@@ -49,7 +49,7 @@ def batches(torch, model):
         yield z, torch.tensor(pos).to(like), batch.to(like.device), cell, [a.pbc.tolist() for a in several]
 
 
-def close(torch, got, expected):
+def assert_tensors_close(torch, got, expected):
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if b is not None:
@@ -63,7 +63,7 @@ def close(torch, got, expected):
 def test_forces(torch, model):
     """Results agree after weights changed in place, and after parameters were replaced; earlier results are kept."""
     captured, pairs = compile_potential(model, capture=True), []
-    for seed, arguments in enumerate(batches(torch, model)):
+    for seed, arguments in enumerate(yield_batches(torch, model)):
         repeated = [(one.energy_forces_stress(*arguments) for one in (captured, model)) for _ in range(3)]
         pairs += map(tuple, repeated)
         vector = torch.ones_like(arguments[1])
@@ -74,7 +74,7 @@ def test_forces(torch, model):
         if seed == 4:
             model.emb.lin.weight = torch.nn.Parameter(1.1 * model.emb.lin.weight)
     for got, expected in pairs:
-        close(torch, got, expected)
+        assert_tensors_close(torch, got, expected)
 
 
 def test_neighbors(place, torch, device):
@@ -124,10 +124,10 @@ def test_calculators(torch, model):
     pytest.importorskip("torch_sim")
     from trigraph.torch_sim import Model
 
-    z, pos, batch, cell, pbc = next(batches(torch, model))
+    z, pos, batch, cell, pbc = next(yield_batches(torch, model))
     state = {"atomic_numbers": z, "positions": pos, "system_idx": batch, "cell": cell.mT, "pbc": pbc}
     got, expected = (Model(one)(state) for one in (compile_potential(model, capture=True), model))
-    close(torch, got.values(), expected.values())
+    assert_tensors_close(torch, got.values(), expected.values())
 
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
@@ -137,7 +137,7 @@ def test_training(place, torch, device, model, form):
         pytest.skip("autocast leaves float64")
     curved = form == "curvature"
 
-    def loss(structures, labels):
+    def compute_loss(structures, labels):
         real, found = structures.real_atoms, structures.energy_forces_stress()
         errors = [found.forces - labels["forces"]]
         if curved:
@@ -147,8 +147,8 @@ def test_training(place, torch, device, model, form):
 
     capturable = {} if place.rehearsal else {"capturable": True}
     optimizer = torch.optim.Adam(model.parameters(), 1e-5, **capturable)
-    step = compile_potential(model, capture=True).training_step(loss, optimizer, max_norm=10.0)
-    for arguments in batches(torch, model):
+    step = compile_potential(model, capture=True).training_step(compute_loss, optimizer, max_norm=10.0)
+    for arguments in yield_batches(torch, model):
         z, pos, batch, cell, pbc = arguments
         labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
         own = copy.deepcopy(model)  # before the step
@@ -157,7 +157,7 @@ def test_training(place, torch, device, model, form):
         with torch.autocast(device, torch.bfloat16, enabled=form == "bfloat16"):
             got, expected = (
                 step(*arguments, of_atoms=labels[0], of_structures=labels[1]),
-                loss(structures, {**labels[0], **labels[1]}),
+                compute_loss(structures, {**labels[0], **labels[1]}),
             )
         expected.backward()
         torch.nn.utils.clip_grad_norm_(own.parameters(), 10.0)
@@ -169,4 +169,4 @@ def test_training(place, torch, device, model, form):
                 for p, q in zip(model.parameters(), own.parameters(), strict=True)
                 if q.grad is not None
             ]
-            close(torch, [got, *(p for p, _ in pairs)], [expected, *(q for _, q in pairs)])
+            assert_tensors_close(torch, [got, *(p for p, _ in pairs)], [expected, *(q for _, q in pairs)])

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from device_calls import compute, draw, spoil, unequal
+from device_calls import compute_fields, draw_operator_arguments, list_unequal_fields, spoil_arrays
 
 import trigraph
 from trigraph.backends import FUNCTIONS, unavailable
@@ -34,14 +34,14 @@ every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS
 @every_operator
 def test_unwritten_memory(place, op):
     """Bits do not depend on the earlier contents of workspace, results and `out`, which are NaN."""
-    values = place.moved(draw(op))
-    right = compute(op, values, place.backend)
+    values = place.moved(draw_operator_arguments(op))
+    right = compute_fields(op, values, place.backend)
     out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
-    spoil(out)
+    spoil_arrays(out)
     with place.poisoned():
-        fresh = compute(op, values, place.backend)
-        into = compute(op, values, place.backend, next(iter(out.values())) if op.single else out)
-    assert unequal(place, fresh, right) == unequal(place, into, right) == []
+        fresh = compute_fields(op, values, place.backend)
+        into = compute_fields(op, values, place.backend, next(iter(out.values())) if op.single else out)
+    assert list_unequal_fields(place, fresh, right) == list_unequal_fields(place, into, right) == []
     assert all(into[n] is array for n, array in out.items())
 
 
@@ -49,41 +49,41 @@ def test_unwritten_memory(place, op):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_odd_offsets(place, op, dtype):
     """Arrays may begin one element after a line of memory, where vector loads are not allowed."""
-    arguments = draw(op, dtype)
+    arguments = draw_operator_arguments(op, dtype)
     values = place.moved(arguments)
-    right = compute(op, values, place.backend)
+    right = compute_fields(op, values, place.backend)
     for key, array in values.items():
         if isinstance(arguments[key], np.ndarray):
             whole = place.xp.empty(array.size + 1, array.dtype)
             whole[1:] = array.reshape(-1)
             values[key] = whole[1:].reshape(array.shape)
-    assert unequal(place, compute(op, values, place.backend), right) == []
+    assert list_unequal_fields(place, compute_fields(op, values, place.backend), right) == []
 
 
 @every_operator
 def test_capture(place, op):
     """A captured call is replayed with other inputs, after other calls have used the memory pool."""
-    values = place.moved(draw(op))
-    results, replay = place.captured(partial(compute, op, values, place.backend))
-    for key, value in place.moved(draw(op, seed=1)).items():
+    values = place.moved(draw_operator_arguments(op))
+    results, replay = place.captured(partial(compute_fields, op, values, place.backend))
+    for key, value in place.moved(draw_operator_arguments(op, seed=1)).items():
         if hasattr(value, "dtype") and value.shape == values[key].shape:
             values[key][...] = value
-    right = place.hosted(compute(op, values, place.backend))
-    spoil(results)
+    right = place.hosted(compute_fields(op, values, place.backend))
+    spoil_arrays(results)
     replay()
-    assert unequal(place, results, right) == []
+    assert list_unequal_fields(place, results, right) == []
     with place.poisoned():
-        again = compute(op, values, place.backend)
+        again = compute_fields(op, values, place.backend)
     replay()
-    assert unequal(place, results, right) == unequal(place, again, right) == []
+    assert list_unequal_fields(place, results, right) == list_unequal_fields(place, again, right) == []
 
 
 @pytest.fixture
-def calls(place):
+def calls_with_results(place):
     """Return some calls, each with its results when made alone."""
     several = []
     for op in map(OPERATORS.get, SOME):
-        call = partial(compute, op, place.moved(draw(op, variant="skewed")), place.backend)
+        call = partial(compute_fields, op, place.moved(draw_operator_arguments(op, variant="skewed")), place.backend)
         several.append((op.name, call, {n: np.copy(a) for n, a in place.hosted(call()).items() if a is not None}))
     place.synchronize()
     return several
@@ -97,17 +97,17 @@ def find_unequal(place, calls, *streams):
             with streams[(turn + k) % len(streams)]:
                 results.append((name, call(), right))
     place.synchronize()
-    return {name for name, got, right in results if unequal(place, got, right)}
+    return {name for name, got, right in results if list_unequal_fields(place, got, right)}
 
 
-def test_two_streams(place, calls):
-    assert find_unequal(place, calls, place.stream(), place.stream()) == set()
+def test_two_streams(place, calls_with_results):
+    assert find_unequal(place, calls_with_results, place.stream(), place.stream()) == set()
 
 
-def test_two_threads(place, calls):
+def test_two_threads(place, calls_with_results):
     """Each thread has its own stream."""
     with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(find_unequal, place, calls, place.stream()) for _ in range(2)]
+        work = [pool.submit(find_unequal, place, calls_with_results, place.stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
 
 
@@ -116,24 +116,24 @@ def test_extremes(place, op):
     """Numbers near the ends of the range agree with the judge, or as well as gpu-host if they are ill-conditioned."""
     if unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {unavailable('gpu-host')}")
-    arguments, wrong = draw(op), []
+    arguments, wrong = draw_operator_arguments(op), []
     fields = {f.name: f for f in op.fields}
     real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
     for first in real:
         for power in (-140, 20):  # subnormal numbers are not zero
             values = {**arguments, first: np.ldexp(arguments[first], power)}
             with np.errstate(all="ignore"):
-                right = compute(op, values, "gpu-host")
-                got = place.hosted(compute(op, place.moved(values), place.backend))
+                right = compute_fields(op, values, "gpu-host")
+                got = place.hosted(compute_fields(op, place.moved(values), place.backend))
                 exact = ask(op, values)
             sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present(values)})
             most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
-            names = [n for n, v in exact.items() if not is_as_good(fields[n], got[n], right[n], v, most)]
+            names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], right[n], v, most)]
             wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
     assert wrong == []
 
 
-def is_as_good(field, got, right, exact, most):
+def is_accurate(field, got, right, exact, most):
     """Return whether the same numbers are finite, and the error is within the tolerance or 8 times `right`'s error."""
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
@@ -142,22 +142,22 @@ def is_as_good(field, got, right, exact, most):
 
 
 @pytest.fixture
-def need(place):
+def need_free_memory(place):
     """Return a function that skips the test unless this many bytes are free; then it frees them for other processes."""
 
-    def check(nbytes):
+    def skip_unless_free(nbytes):
         if nbytes > (free := place.free_bytes()):
             pytest.skip(f"{nbytes / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
 
-    yield check
+    yield skip_unless_free
     place.free_bytes()
 
 
-def test_arrays_beyond_int32(place, need):
+def test_arrays_beyond_int32(place, need_free_memory):
     """Arrays may have more than 2^31 numbers, and graphs more than 2^24 edges."""
     xp, nodes = place.xp, place.size(2**24, 2**5) + 3
     dim = place.size(LARGE, 2**12) // (nodes - 3) + 1
-    need(16 * nodes * dim)
+    need_free_memory(16 * nodes * dim)
     x = xp.empty((nodes, dim), np.float32)
     x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
     weight = xp.full(nodes, 2, np.float32)
@@ -171,9 +171,9 @@ def test_arrays_beyond_int32(place, need):
         del out, grads
 
 
-def test_kernel_beyond_int32(place, need):
+def test_kernel_beyond_int32(place, need_free_memory):
     xp, edges, width = place.xp, place.size(LARGE, 2**12) // 1024 + 5, 32
-    need(8 * edges * width**2)
+    need_free_memory(8 * edges * width**2)
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
     params = place.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))

@@ -18,7 +18,7 @@ TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
 LINE_NUMBERS = "-lineinfo"  # so that it can name the line
 
 
-def find_errors(printed):
+def count_tool_errors(printed):
     """Return the findings of a tool, from its last line; None if it did not print such a line."""
     count = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", printed)
     lines = [line.strip("= ") for line in printed.splitlines() if line.startswith("=========")]
@@ -36,7 +36,7 @@ def test_sanitizer(place, tool, family):
     status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
     if "Device not supported" in printed:  # as under gVisor
         pytest.skip(f"{NAME}: Device not supported")
-    assert (find_errors(printed), status) == ([], 0), printed[-3000:]
+    assert (count_tool_errors(printed), status) == ([], 0), printed[-3000:]
     assert re.search(r"^[1-9]\d* arrays are right$", printed, re.MULTILINE)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from device_calls import compute, draw, unequal
+from device_calls import compute_fields, draw_operator_arguments, list_unequal_fields
 
 import trigraph
 from trigraph.benchmarks.measure import as_numpy, relative_error
@@ -24,14 +24,14 @@ MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curva
 
 
 @pytest.fixture
-def cuda(place, torch):
+def torch_cuda(place, torch):
     """Return torch's functions for a device."""
     if place.rehearsal:
         pytest.skip("needs a device")
     return torch.cuda
 
 
-def devices(place, torch):
+def list_torch_devices(place, torch):
     return ["cpu"] if place.rehearsal else [f"cuda:{k}" for k in range(torch.cuda.device_count())]
 
 
@@ -39,11 +39,11 @@ def devices(place, torch):
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
 def test_derivatives(place, torch, op, dtype, record_property):
     """On each device, autograd's first two orders have the backend's bits, and the third is close to pyref's."""
-    values, auxiliary = draw(op, dtype), [a.name for a in op.definition.auxiliary]
+    values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if place.rehearsal else place.backend
-    right = compute(op, values if op.order == 3 else place.moved(values), backend)
+    right = compute_fields(op, values if op.order == 3 else place.moved(values), backend)
     right = {n: place.hosted(a) for n, a in right.items() if n not in auxiliary and a is not None}
-    for device in devices(place, torch):
+    for device in list_torch_devices(place, torch):
         got = make_framework_subject("torch", device).call(op, values, None)
         if op.order == 3:
             scales = {n: max(abs(a).max(initial=0), 1e-6) for n, a in right.items()}
@@ -51,7 +51,7 @@ def test_derivatives(place, torch, op, dtype, record_property):
             record_property("errors", errors)
             assert all(error <= CLOSE[dtype] for error in errors.values()), errors
         else:
-            assert unequal(place, got, right) == []
+            assert list_unequal_fields(place, got, right) == []
 
 
 def to_torch(torch, value, device):
@@ -68,10 +68,14 @@ def to_torch(torch, value, device):
 
 def test_half_precision(place, torch):
     """Embeddings in bfloat16 give the backend's bits; autocast computes in float32."""
-    device, backend, values = devices(place, torch)[0], place.backend if place.rehearsal else None, draw(ATTENTION)
+    device, backend, values = (
+        list_torch_devices(place, torch)[0],
+        place.backend if place.rehearsal else None,
+        draw_operator_arguments(ATTENTION),
+    )
     halves = [a.name for a in ATTENTION.select_present(values) if a.half]
     half = {n: values[n].astype(half_dtype("bfloat16")) for n in halves}
-    right = place.hosted(compute(ATTENTION, place.moved({**values, **half}), place.backend)["output_embedding"])
+    right = place.hosted(compute_fields(ATTENTION, place.moved({**values, **half}), place.backend)["output_embedding"])
     tensors = {n: to_torch(torch, v, device) for n, v in values.items()}
     tensors |= {n: tensors[n].to(torch.bfloat16) for n in halves}
     out = trigraph.torch.mha_gat_n2n(**tensors, backend=backend).output_embedding
@@ -87,7 +91,7 @@ def test_models(place, torch, name, dtype, record_property):
     """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU's."""
     pytest.importorskip("ase")  # finds neighbours on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
-    for device in ("cpu", devices(place, torch)[0]):
+    for device in ("cpu", list_torch_devices(place, torch)[0]):
         with torch.device(device):
             call = program.prepare("trigraph", program.at("small"), dtype)
         results.append({n: as_numpy(t) for n, t in call().items()})
@@ -97,25 +101,25 @@ def test_models(place, torch, name, dtype, record_property):
 
 
 @pytest.fixture
-def attention(cuda, torch):
+def attention_on_device(torch_cuda, torch):
     """Return attention on the device as a function of an embedding, and two embeddings."""
-    values = {n: to_torch(torch, v, "cuda") for n, v in draw(ATTENTION).items()}
+    values = {n: to_torch(torch, v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
 
     def attend(x, **options):
         return trigraph.torch.mha_gat_n2n(**{**values, "src_embedding": x}, **options).output_embedding
 
-    cuda.synchronize()
+    torch_cuda.synchronize()
     return attend, values["src_embedding"], torch.randn_like(values["src_embedding"])
 
 
-def test_record_stream(torch, cuda, attention):
+def test_record_stream(torch, torch_cuda, attention_on_device):
     """Memory of a result is not reused before another stream, registered with torch, has read it."""
-    attend, x, _ = attention
+    attend, x, _ = attention_on_device
     right, busy = attend(x), torch.randn(4096, 4096, device="cuda")
     torch.full_like(right, torch.nan), right + 0  # loading a kernel waits for the device, so all are loaded here
-    main, side = cuda.current_stream(), cuda.Stream()
+    main, side = torch_cuda.current_stream(), torch_cuda.Stream()
     side.wait_stream(main)
-    with cuda.stream(side):
+    with torch_cuda.stream(side):
         out = attend(x)
     main.wait_stream(side)
     for _ in range(50):
@@ -123,7 +127,7 @@ def test_record_stream(torch, cuda, attention):
     kept, address = out + 0, out.data_ptr()
     out.record_stream(main)
     del out
-    with cuda.stream(side):
+    with torch_cuda.stream(side):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
     finished = main.query()
     assert torch.equal(kept, right)
@@ -132,37 +136,37 @@ def test_record_stream(torch, cuda, attention):
     assert all(t.data_ptr() != address for t in fillers)
 
 
-def test_two_threads(torch, cuda, attention):
-    attend, x, _ = attention
+def test_two_threads(torch, torch_cuda, attention_on_device):
+    attend, x, _ = attention_on_device
     right = attend(x)
-    cuda.synchronize()
+    torch_cuda.synchronize()
 
-    def work(_):
-        with cuda.stream(cuda.Stream()):
+    def repeat_attention(_):
+        with torch_cuda.stream(torch_cuda.Stream()):
             return all(torch.equal(attend(x), right) for _ in range(20))
 
     with ThreadPoolExecutor(2) as pool:
-        assert all(pool.map(work, range(2)))
+        assert all(pool.map(repeat_attention, range(2)))
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["", "out"])
-def test_capture(torch, cuda, attention, given):
+def test_capture(torch, torch_cuda, attention_on_device, given):
     """A CUDA graph of torch is replayed with other inputs, with and without `out`."""
-    attend, x, y = attention
+    attend, x, y = attention_on_device
     right, held = attend(y), x.clone()
     keywords = {"out": {"output_embedding": torch.empty_like(right)}} if given else {}
     attend(held, **keywords)
-    graph = cuda.CUDAGraph()
-    with cuda.graph(graph):
+    graph = torch_cuda.CUDAGraph()
+    with torch_cuda.graph(graph):
         got = attend(held, **keywords)
     held.copy_(y)
     graph.replay()
     assert torch.equal(got, right)
 
 
-def test_reduce_overhead(torch, cuda, attention):
+def test_reduce_overhead(torch, torch_cuda, attention_on_device):
     """A program that torch compiles to CUDA graphs has the same bits."""
-    attend, x, _ = attention
+    attend, x, _ = attention_on_device
     right = attend(x)
     try:
         compiled = torch.compile(attend, mode="reduce-overhead")
@@ -174,12 +178,12 @@ def test_reduce_overhead(torch, cuda, attention):
     assert all(torch.equal(out, right) for out in results)
 
 
-def test_memory_is_flat(place, torch, cuda):
+def test_memory_is_flat(place, torch, torch_cuda):
     layer = trigraph.torch.nn.GATConv(16, 4, heads=4).cuda()
     x, edges, taken = torch.randn(1000, 16, device="cuda"), torch.randint(0, 1000, (2, 8000), device="cuda"), []
     for step in range(STEPS):
         layer(x, edges).sum().backward()
         if step in (STEPS // 10, STEPS - 1):
-            cuda.synchronize()
-            taken.append((cuda.memory_allocated(), place.xp.get_default_memory_pool().total_bytes()))
+            torch_cuda.synchronize()
+            taken.append((torch_cuda.memory_allocated(), place.xp.get_default_memory_pool().total_bytes()))
     assert taken[0] == taken[1]

@@ -14,7 +14,7 @@ JOBS = max(1, (os.cpu_count() or 1) // 4)  # other tests run at the same time
 PRINTED = 6000  # number of last characters kept of a run: the largest error of each operator, and failures
 
 
-def verify(record_property, *options):
+def assert_run_passes(record_property, *options):
     """Assert that a run has a result and no failures."""
     status, printed = run_python("-m", "trigraph", "verify", *options)
     record_property("printed", printed[-PRINTED:])
@@ -25,10 +25,10 @@ def verify(record_property, *options):
 @pytest.mark.parametrize("family", INSTANCES)
 def test_verify(place, family, record_property):
     which = (SMALLEST, "--dtype", "float32") if place.rehearsal else (family, "--jobs", str(JOBS))
-    verify(record_property, "--operator", *which, "--backend", place.backend)
+    assert_run_passes(record_property, "--operator", *which, "--backend", place.backend)
 
 
 @pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # the longest comes first
 def test_third_orders(place, torch, name, record_property):
     device = "cpu" if place.rehearsal else "cuda:0"
-    verify(record_property, "--framework", "torch", "--device", device, "--operator", name)
+    assert_run_passes(record_property, "--framework", "torch", "--device", device, "--operator", name)

@@ -29,16 +29,16 @@ def assert_refused(call, text, elsewhere=None):
         raise AssertionError(f"expected {expected}")
 
 
-def sums(features=MINE, part=PART, op="sum"):
+def sum_over_edges(features=MINE, part=PART, op="sum"):
     return distributed.agg_weighted_n2n_fwd(features, None, part, op).output_embedding
 
 
-def gradients(dist, wrt, part):
+def radial_basis_gradients(dist, wrt, part):
     grads = [np.ones((dist.size, n)) for n in (3, 6)]
     return distributed.radial_basis_bwd(*grads, dist, np.ones(3), 2, wrt=wrt, partition=part)
 
 
-def arguments():
+def refuses_wrong_arguments():
     """Arguments that are wrong on one rank, or differ between ranks, raise errors on all ranks."""
     graph, last = CSC(np.array([0, 2, 3, 5]), np.array([0, 1, 2, 0, 2])), COMM.size - 1
     part = distributed.partition(graph, COMM)
@@ -46,19 +46,19 @@ def arguments():
     ends = np.array([1, 0]), np.array([0, 1])
     own, edges = len(rows), part.owned["num_edges"].size
 
-    def weighted(rows=rows, op="sum"):
+    def sum_features(rows=rows, op="sum"):
         return distributed.agg_weighted_n2n_fwd(rows, None, part, op)
 
-    def kernel(params):
+    def compute_kernel(params):
         return distributed.gno_kernel_fwd(np.ones((edges, 1), np.float32), params, 1, 1, partition=part)
 
-    def pieces(kind, *ends):
+    def partition_edges(kind, *ends):
         return distributed.partition_pieces(kind, [ends], COMM, 2)
 
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
     elsewhere = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
     assert_refused(
-        lambda: weighted(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape"
+        lambda: sum_features(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape"
     )
     everywhere = f"owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
     assert_refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
@@ -67,26 +67,26 @@ def arguments():
     everywhere = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
     assert_refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
     falls = "src of piece 0 decreases; expected edges sorted by source"
-    assert_refused(lambda: pieces(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
+    assert_refused(lambda: partition_edges(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
     for array in (*part.owned.values(), *part.owners, part.table):
         assert not array.flags.writeable  # cached layouts depend on them
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
-    assert_refused(lambda: pieces(CSC, np.array([0]), np.array([7 * LAST])), outside)
+    assert_refused(lambda: partition_edges(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
         return
     falls = "src decreases from one rank to the next"
-    assert_refused(lambda: pieces(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), falls)
+    assert_refused(lambda: partition_edges(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), falls)
     text = f"ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank {last}"
-    assert_refused(lambda: weighted(op="mean" if LAST else "sum"), text)
+    assert_refused(lambda: sum_features(op="mean" if LAST else "sum"), text)
     text = "embedding is of float32 with rows of shape (4,) on rank 0 and of float64 with"
-    assert_refused(lambda: weighted(rows.astype(np.float64) if LAST else rows), text)
+    assert_refused(lambda: sum_features(rows.astype(np.float64) if LAST else rows), text)
     text = f"and of float32 with rows of shape (5,) on rank {last}"
-    assert_refused(lambda: weighted(np.ones((own, 5), np.float32) if LAST else rows), text)
+    assert_refused(lambda: sum_features(np.ones((own, 5), np.float32) if LAST else rows), text)
     params = np.ones(4, np.float32)
     text = "ValueError: gno_kernel_fwd: the operator is gno_kernel_fwd on rank 0 and agg_weighted_n2n_fwd"
-    assert_refused(lambda: weighted() if LAST else kernel(params), text)
+    assert_refused(lambda: sum_features() if LAST else compute_kernel(params), text)
     text = "ValueError: gno_kernel_fwd: the digest of the numbers in params, a parameter, is"
-    assert_refused(lambda: kernel(params + LAST), text)
+    assert_refused(lambda: compute_kernel(params + LAST), text)
     other = CSC(graph.offsets, graph.indices[::-1].copy()) if LAST else graph
     assert_refused(lambda: distributed.partition(other, COMM), "ValueError: partition: graph is")
     owner = np.array([0, 0, 1]) if LAST else np.array([1, 0, 0])
@@ -98,17 +98,17 @@ def can_compute_after_errors():
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
-        assert_refused(lambda: sums(op="bogus"), "bogus")
-        assert_refused(lambda: sums(MINE[:, :0]), "expected")
+        assert_refused(lambda: sum_over_edges(op="bogus"), "bogus")
+        assert_refused(lambda: sum_over_edges(MINE[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
         dist[: LAST and 1] = -1  # refused inside the call, on one rank
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
-            assert_refused(partial(gradients, dist, wrt, basis), "dist[0] is -1", text)
-        assert PART.collect(sums(), "num_dst_nodes").tobytes() == whole.tobytes()
+            assert_refused(partial(radial_basis_gradients, dist, wrt, basis), "dist[0] is -1", text)
+        assert PART.collect(sum_over_edges(), "num_dst_nodes").tobytes() == whole.tobytes()
 
 
-def no_blocks():
+def handles_empty_partitions():
     """Without any destination or output, gradients of sources and inputs are zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
@@ -125,36 +125,38 @@ def no_blocks():
     assert (grads.m == 0).all()
 
 
-def reverse_edges():
+def checks_reverse_edges():
     """reverse_edge = -1 means no reverse edge; a wrong reverse raises an error on all ranks."""
     ends = np.array([0, 1]), np.array([1, 0])
     arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
 
-    def pieces(reverse):
+    def partition_with_reverse(reverse):
         piece = (*ends, np.array(reverse)) if COMM.rank == 0 else tuple(np.zeros(0, np.int64) for _ in range(3))
         return distributed.partition_pieces(EdgeGraph, [piece], COMM, 2)
 
     for reverse in ([-1, -1], [1, 0]):
-        part = pieces(reverse)
+        part = partition_with_reverse(reverse)
         own = [part.take(a, "num_edges") for a in arrays[:3]]
         out = distributed.agg_edge_to_edge_fwd(*own, arrays[3], part, 2, 1, "edge")
         assert (part.collect(out, "num_edges") == 0).all() == (reverse[0] == 1)
-    assert_refused(lambda: pieces([0, 77]), "reverse_edge")
+    assert_refused(lambda: partition_with_reverse([0, 77]), "reverse_edge")
     assert_refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
 
-    def triplets(edge, num_nodes=2, atoms=None, **more):
+    def partition_triplets(edge, num_nodes=2, atoms=None, **more):
         own_pieces = [(np.array(edge if LAST else [0]),)]
         return distributed.partition_pieces(Segments, own_pieces, COMM, num_nodes, atoms=atoms, **more)
 
-    assert_refused(lambda: triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
+    assert_refused(lambda: partition_triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
     assert_refused(
-        lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "expected 0 <= edge < num_edges"
+        lambda: partition_triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]),
+        "expected 0 <= edge < num_edges",
     )
-    assert_refused(lambda: triplets([0], atoms=[np.array([2 * LAST])]), "pieces[0].atoms[0] is 2; expected")
-    assert_refused(lambda: triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
+    assert_refused(lambda: partition_triplets([0], atoms=[np.array([2 * LAST])]), "pieces[0].atoms[0] is 2; expected")
+    assert_refused(lambda: partition_triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
     if COMM.size > 1:
         assert_refused(
-            lambda: triplets([0], atoms=[np.array([0])] if LAST else None), "atoms is None on rank 0 and given"
+            lambda: partition_triplets([0], atoms=[np.array([0])] if LAST else None),
+            "atoms is None on rank 0 and given",
         )
         both = [(np.array([0]), np.array([0]))]
         by_rank = (both, (2, 2)) if LAST else ([both[0][:1]], 2)
@@ -162,15 +164,15 @@ def reverse_edges():
             lambda: distributed.partition_pieces(Segments, by_rank[0], COMM, by_rank[1]), "num_nodes is num_outputs on"
         )
 
-    def broken():
+    def yield_then_fail():
         yield ends
         if LAST:
             raise FileNotFoundError("edges.npz")
 
-    assert_refused(lambda: distributed.partition_pieces(CSC, broken(), COMM, 2), "edges.npz")
+    assert_refused(lambda: distributed.partition_pieces(CSC, yield_then_fail(), COMM, 2), "edges.npz")
 
 
-def rows_from_anywhere():
+def refuses_wrong_rows():
     """Bad arguments of `distribute`, `collect` and `take` raise errors on all ranks."""
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]
@@ -193,11 +195,12 @@ def rows_from_anywhere():
         )
         other = distributed.partition(GRAPH, COMM)
         assert_refused(
-            lambda: sums(other.take(ROWS, "num_src_nodes"), other) if LAST else sums(), "the partition is number"
+            lambda: sum_over_edges(other.take(ROWS, "num_src_nodes"), other) if LAST else sum_over_edges(),
+            "the partition is number",
         )
 
 
-def equal_arguments():
+def accepts_equal_arguments():
     """Equal arguments may be written differently on each rank; `wrt` may be any iterable."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
@@ -206,7 +209,7 @@ def equal_arguments():
     assert_refused(lambda: distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, 1, wrt=5), "wrt is a int")
 
 
-def many_partitions():
+def makes_many_partitions():
     """Thousands of partitions share one duplicate of the communicator; MPI has only about 2000."""
     first, second = (distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM).comm for _ in range(2))
     assert first == second != COMM

@@ -15,7 +15,7 @@ COMM = MPI.COMM_WORLD
 DEGREE, PIECES = 20, 8
 
 
-def pieces(nodes):
+def yield_ring_edges(nodes):
     """Yield the edges into this rank's nodes in pieces; sources are the next nodes on a ring."""
     cuts = np.arange(COMM.size * PIECES + 1) * nodes // (COMM.size * PIECES)
     for piece in range(COMM.rank * PIECES, (COMM.rank + 1) * PIECES):
@@ -23,16 +23,16 @@ def pieces(nodes):
         yield (dst + 1 + np.arange(dst.size) % DEGREE) % nodes, dst
 
 
-def run(edges):
+def sum_ring_messages(edges):
     """Return the sum of all messages of ones over all ranks: the number of edges."""
     nodes = edges // DEGREE
-    part = distributed.partition_pieces(CSC, pieces(nodes), COMM, nodes)
+    part = distributed.partition_pieces(CSC, yield_ring_edges(nodes), COMM, nodes)
     embedding = np.ones((part.owned["num_src_nodes"].size, 1), np.float32)
     weights = np.ones(part.owned["num_edges"].size, np.float32)
     return COMM.allreduce(float(distributed.agg_weighted_n2n_fwd(embedding, weights, part)[0].sum(dtype=np.float64)))
 
 
-def size():
+def measure_address_space():
     """Return the size of this process's address space in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
@@ -40,9 +40,9 @@ def size():
 
 def main():
     edges, limit = map(int, sys.argv[1:])
-    run(1000)  # loads libraries and allocates MPI's buffers
-    resource.setrlimit(resource.RLIMIT_AS, (size() + limit,) * 2)
-    total = run(edges)
+    sum_ring_messages(1000)  # loads libraries and allocates MPI's buffers
+    resource.setrlimit(resource.RLIMIT_AS, (measure_address_space() + limit,) * 2)
+    total = sum_ring_messages(edges)
     if COMM.rank == 0:
         print(f"{total:.0f} edges")
 

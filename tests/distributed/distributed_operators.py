@@ -27,7 +27,7 @@ ONE_CHUNK = 100_000  # blocks; then global sums also have the bits of one proces
 
 
 @contextlib.contextmanager
-def chunks(number):
+def set_chunk_size(number):
     """Set the number of blocks in a chunk of a global sum."""
     with pytest.MonkeyPatch.context() as patch:
         for kind in PARTITION_CLASSES:
@@ -35,63 +35,67 @@ def chunks(number):
         yield
 
 
-def owners(number, how, comm):
+def assign_owners(number, how, comm):
     """Return owners: the default, or scattered (no two neighbouring rows; the last of three ranks owns nothing)."""
     if how == "blocks":
         return None
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
 
-def pieces(comm, *columns):
+def yield_edge_pieces(comm, *columns):
     """Yield this rank's edges in three pieces, the last of which is empty; later ranks have more."""
     ends = [len(columns[0]) * rank**2 // comm.size**2 for rank in (comm.rank, comm.rank + 1)]
     for begin, end in ((ends[0], sum(ends) // 2), (sum(ends) // 2, ends[1]), (ends[1], ends[1])):
         yield tuple(column[begin:end] for column in columns)
 
 
-def from_pieces(values, comm, columns):
+def partition_from_pieces(values, comm, columns):
     """Return the partition of the same graph when each rank has some edges (2 or 3 columns) or triplets."""
     if "graph" not in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         number = (triplets if atoms is None else atoms).num_segments
         ends = (triplets.index,) if idx_in is None else (triplets.index, idx_in.index)
         counted = number if idx_in is None else (idx_in.num_segments, number)
-        of_edges = None if atoms is None else (piece for (piece,) in pieces(comm, atoms.index))
-        owner = owners(number, "scattered", comm)
-        return distributed.partition_pieces(Segments, pieces(comm, *ends), comm, counted, owner, atoms=of_edges)
+        of_edges = None if atoms is None else (piece for (piece,) in yield_edge_pieces(comm, atoms.index))
+        owner = assign_owners(number, "scattered", comm)
+        return distributed.partition_pieces(
+            Segments, yield_edge_pieces(comm, *ends), comm, counted, owner, atoms=of_edges
+        )
     graph = values["graph"]
     if isinstance(graph, CSC):
         order, counted = np.argsort(graph.edge_ids), (graph.num_src_nodes, graph.num_dst_nodes)
         ends = graph.indices[order], graph.prepare().destinations[order]
     else:
         ends, counted = (graph.src, graph.dst, graph.reverse_edge)[:columns], graph.num_nodes
-    owner = [owners(n, "scattered", comm) for n in np.ravel(counted)[::-1]]
-    return distributed.partition_pieces(type(graph), pieces(comm, *ends), comm, counted, *owner)
+    owner = [assign_owners(n, "scattered", comm) for n in np.ravel(counted)[::-1]]
+    return distributed.partition_pieces(type(graph), yield_edge_pieces(comm, *ends), comm, counted, *owner)
 
 
 def divide_case(case, how, comm=COMM):
     """Return the partition of a case, and the names of the graph arguments that it replaces."""
     values = case.values
     if how in (2, 3):
-        return from_pieces(values, comm, how), [n for n in ("graph", "triplets", "atoms", "idx_in") if n in values]
+        return partition_from_pieces(values, comm, how), [
+            n for n in ("graph", "triplets", "atoms", "idx_in") if n in values
+        ]
     if "graph" in values:
         graph = values["graph"]
         ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
-        return distributed.partition(graph, comm, *(owners(n, how, comm) for n in ends)), ["graph"]
+        return distributed.partition(graph, comm, *(assign_owners(n, how, comm) for n in ends)), ["graph"]
     if "triplets" in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         assert isinstance(triplets, Segments)
         number = (triplets if atoms is None else atoms).num_segments
-        of_inputs = None if idx_in is None else owners(idx_in.num_segments, how, comm)
-        owner = owners(number, how, comm)
+        of_inputs = None if idx_in is None else assign_owners(idx_in.num_segments, how, comm)
+        owner = assign_owners(number, how, comm)
         part = distributed.partition(triplets, comm, owner, of_inputs, atoms=atoms, idx_in=idx_in)
         return part, ["triplets", *(n for n in ("atoms", "idx_in") if n in values)]
     number = case.sizes["num_edges"]
     graph = CSC(np.arange(number + 1), np.zeros(number, np.int64), 1)
-    return distributed.partition(graph, comm, owners(number, how, comm)), []
+    return distributed.partition(graph, comm, assign_owners(number, how, comm)), []
 
 
-class Comparison:
+class OneProcessComparison:
     """Compares operators on all ranks with one process; `on_device` moves the ranks' arrays.
 
     Results equal one process's bitwise, except global sums over more than one chunk (on a device, all global sums).
@@ -103,18 +107,18 @@ class Comparison:
         self.exact = backend is None and CSCTable.chunk == ONE_CHUNK
         self.digest = hashlib.sha256()
 
-    def check(self, op, alone=True):
+    def check_operator(self, op, alone=True):
         """Compare an operator; with `alone`, also each field requested alone."""
         arguments = self.case.arguments(op)
         given_back = [a.name for a in op.arguments if a.given_back]
         if given_back:
-            self.compare(op, arguments)
+            self.compare_call(op, arguments)
             fwd = OPERATORS[f"{op.definition.name}_fwd"]
             result = getattr(trigraph, fwd.name)(**self.case.arguments(fwd))
             arguments |= {n: getattr(result, n) for n in given_back}
-        self.compare(op, arguments)
+        self.compare_call(op, arguments)
         for field in self.case.list_returned(op) if op.selective and alone else ():
-            self.compare(op, arguments | {"wrt": field.name})
+            self.compare_call(op, arguments | {"wrt": field.name})
 
     def select_own_arguments(self, op, arguments):
         """Return this rank's part of the arguments."""
@@ -123,12 +127,12 @@ class Comparison:
         own = arguments | {n: self.on_device(array) for n, array in local.items()}
         return own | (dict.fromkeys(self.graphs) | {self.graphs[0] if self.graphs else "partition": self.part})
 
-    def compare(self, op, arguments):
+    def compare_call(self, op, arguments):
         """Compare a distributed call with the same call in one process."""
-        expected = list_fields(
+        expected = map_fields(
             op, getattr(trigraph, op.name)(**arguments, **({"backend": self.backend} if self.backend else {}))
         )
-        results = list_fields(op, getattr(distributed, op.name)(**self.select_own_arguments(op, arguments)))
+        results = map_fields(op, getattr(distributed, op.name)(**self.select_own_arguments(op, arguments)))
         assert results.keys() == expected.keys(), op.name
         for field in op.fields:
             if field.name in results:
@@ -147,39 +151,39 @@ class Comparison:
             assert error <= SUMS[str(array.dtype)], (*where, error)
 
 
-def list_fields(op, result):
+def map_fields(op, result):
     """Return the arrays of a result by name."""
     return {name: array for name, array in name_fields_of_result(op, result).items() if array is not None}
 
 
-def digests(dtype, how, comm, alone):
+def digest_cases(dtype, how, comm, alone):
     """Compare every operator, in the first `alone` cases also each field alone; return a digest of each case."""
     for definition in DEFINITIONS:
         chosen = [v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
         for number, variant in enumerate(chosen):
-            comparison = Comparison(build(definition, variant, dtype, 0), how, comm)
+            comparison = OneProcessComparison(build(definition, variant, dtype, 0), how, comm)
             for op in list_all_operators(definition):
-                comparison.check(op, number < alone)
+                comparison.check_operator(op, number < alone)
             yield comparison.digest.hexdigest()
 
 
 def equals_one_process_in_one_chunk():
     """With default owners and one chunk, all bits equal those of one process."""
-    with chunks(ONE_CHUNK):
-        assert all(digests("float32", "blocks", COMM, alone=2))
+    with set_chunk_size(ONE_CHUNK):
+        assert all(digest_cases("float32", "blocks", COMM, alone=2))
 
 
-def in_chunks():
+def equals_one_rank_in_chunks():
     """With scattered owners and several chunks, all bits equal those of one rank."""
-    with chunks(2):
-        ranks, one = (list(digests("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF))
+    with set_chunk_size(2):
+        ranks, one = (list(digest_cases("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF))
         assert ranks == one
 
 
-def in_pieces():
+def equals_one_process_in_pieces():
     """If each rank has a piece of the graphs, all bits equal those of one process; edges of a CSC are shuffled."""
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
-    with chunks(ONE_CHUNK):
+    with set_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
             every = [v for v in variants(definition, ()) if v.name in names]
             # Only "bilinear" has settings that choose graph objects; the settings of others change no graph.
@@ -191,22 +195,22 @@ def in_pieces():
                     ends = graph.indices[order], graph.prepare().destinations[order]
                     case = replace(case, values=case.values | {"graph": CSC.from_coo(*ends, *numbers)})
                 for columns in (2, 3) if definition.graph == "edges" and variant.name == "regular" else (3,):
-                    comparison = Comparison(case, columns)
+                    comparison = OneProcessComparison(case, columns)
                     for op in list_all_operators(definition):
-                        comparison.compare(op, case.arguments(op))
+                        comparison.compare_call(op, case.arguments(op))
 
 
-def shares():
+def bisection_shares_nodes():
     """Bisection gives each rank its part of the nodes; a rank receives only what its edges read from other ranks."""
     positions, rank = np.random.default_rng(0).uniform(0, 5, (40, 3)), COMM.rank
     number = np.bincount(distributed.owners.bisection(positions, COMM.size), minlength=COMM.size)
     assert 0 < number.min() <= number.max() <= 1.2 * 40 / COMM.size + 1
     src, dst = np.random.default_rng(1).integers(0, (40, 20), (300, 2)).T
-    part = distributed.partition_pieces(CSC, pieces(COMM, src, dst), COMM, (40, 20))
+    part = distributed.partition_pieces(CSC, yield_edge_pieces(COMM, src, dst), COMM, (40, 20))
     read = np.unique(src[distributed.owners.blocks(20, COMM.size)[dst] == rank])
     foreign = distributed.owners.blocks(40, COMM.size)[read] != rank
     assert part.outputs.halos["num_src_nodes"].received == foreign.sum()
-    rows, mine = np.arange(300.0), np.concatenate([ids for (ids,) in pieces(COMM, np.arange(300))])
+    rows, mine = np.arange(300.0), np.concatenate([ids for (ids,) in yield_edge_pieces(COMM, np.arange(300))])
     assert part.distribute(rows[mine], mine, "num_edges").tobytes() == part.take(rows, "num_edges").tobytes()
 
 
@@ -219,13 +223,13 @@ ON_DEVICE = [
 ]
 
 
-def on_a_device():
+def equals_one_process_on_device():
     """Device arrays (stand-in for CuPy), whose rows are exchanged through the host, give the bits of one process."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        cupy_stand_in.install(patch, folder)
+        cupy_stand_in.install_cupy(patch, folder)
         for op in map(OPERATORS.get, ON_DEVICE):
             variant = next(v for v in variants(op.definition, ()) if v.kind.differenced)
             case = build(op.definition, variant, "float32", 0)
-            comparison = Comparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
+            comparison = OneProcessComparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
             arguments = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
-            comparison.compare(op, arguments)
+            comparison.compare_call(op, arguments)

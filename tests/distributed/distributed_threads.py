@@ -13,19 +13,19 @@ COMM = MPI.COMM_WORLD
 GRAPH = trigraph.CSC(np.array([0, 1]), np.array([0]))
 
 
-def divide():
+def partition_on_new_communicator():
     """Make a partition on a new communicator, which determines the rank's share of processors again."""
     partition(GRAPH, COMM.Dup())
 
 
-def as_started():
+def uses_all_processors_at_start():
     """A rank uses all processors, and only its share once there is a partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number
-    divide()
+    partition_on_new_communicator()
     assert trigraph.get_num_threads() == max(number // COMM.size, 1)
     trigraph.set_num_threads(6)
-    divide()
+    partition_on_new_communicator()
     assert trigraph.get_num_threads() == 6
 
 
@@ -37,7 +37,7 @@ def divides_processors():
             patch.setattr(processors, "_shares", [])
             patch.setattr(processors, "_listeners", [told.append])
             patch.setattr(processors, "available_processors", lambda cpus=cpus: set(cpus))
-            divide()
+            partition_on_new_communicator()
     with_neighbours = 1 + (rank > 0) + (rank < COMM.size - 1)
     assert told == [8 // COMM.size, 4, 7 // with_neighbours, 1], told
 
@@ -48,7 +48,7 @@ def divides_torch_threads():
 
     from trigraph.distributed import torch as divided
 
-    def after(number, chosen=None):
+    def torch_threads_after_division(number, chosen=None):
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("OMP_NUM_THREADS")
             patch.setattr(processors, "_shares", [])
@@ -57,10 +57,15 @@ def divides_torch_threads():
             if chosen:
                 patch.setenv(chosen, "4")
             torch.set_num_threads(number)
-            divide()
-            divide()
+            partition_on_new_communicator()
+            partition_on_new_communicator()
             return torch.get_num_threads()
 
-    threads = after(4), after(5), after(4, "OMP_NUM_THREADS"), after(4, "MKL_NUM_THREADS")
+    threads = (
+        torch_threads_after_division(4),
+        torch_threads_after_division(5),
+        torch_threads_after_division(4, "OMP_NUM_THREADS"),
+        torch_threads_after_division(4, "MKL_NUM_THREADS"),
+    )
     torch.set_num_threads(1)
     assert threads == (3, 5, 4, 4), threads

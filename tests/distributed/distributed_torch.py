@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from ase import Atom
 from ase.build import fcc111
-from distributed_operators import chunks
+from distributed_operators import set_chunk_size
 from mpi4py import MPI
 from torch.autograd import forward_ad
 
@@ -29,16 +29,16 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
 CLOSE = 1e-9
 
 
-def close(got, expected):
+def assert_close(got, expected):
     error = (got - expected).abs().max() / expected.abs().max()
     assert error <= CLOSE, error
 
 
-def whole(part, tensor, symbol):
+def collect_tensor(part, tensor, symbol):
     return torch.from_numpy(part.collect(tensor.detach().numpy(), symbol))
 
 
-def digest(*tensors):
+def digest_tensors(*tensors):
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
 
 
@@ -62,7 +62,7 @@ def step_dimenet(comm):
     loss = energy**2 + divided.total(forces.square().sum(1), rows)
     loss.backward()
     parameters = list(model.parameters())
-    all_forces = whole(neighbors.into, forces, "num_dst_nodes")
+    all_forces = collect_tensor(neighbors.into, forces, "num_dst_nodes")
     assert not all_forces[-1].any()
     assert not torch.signbit(all_forces[-1]).any()
     results = [energy, all_forces, *(p.grad.clone() for p in parameters)]
@@ -71,20 +71,20 @@ def step_dimenet(comm):
     cell = torch.from_numpy(np.array(atoms.cell)).double()
     expected = reference.energy_forces_stress(z, pos, cell=cell, pbc=list(atoms.pbc), create_graph=True)
     (expected.energy[0] ** 2 + expected.forces.square().sum()).backward()
-    close(energy, expected.energy[0])
-    close(all_forces, expected.forces)
+    assert_close(energy, expected.energy[0])
+    assert_close(all_forces, expected.forces)
     for own, other in zip(parameters, reference.parameters(), strict=True):
-        close(own.grad, other.grad)
+        assert_close(own.grad, other.grad)
     torch.optim.Adam(parameters, 1e-3).step()
-    return digest(*results, *parameters)
+    return digest_tensors(*results, *parameters)
 
 
-def dimenet():
-    with chunks(50):  # several chunks
+def dimenet_equals_one_process():
+    with set_chunk_size(50):  # several chunks
         assert step_dimenet(MPI.COMM_WORLD) == step_dimenet(MPI.COMM_SELF)
 
 
-def example():
+def example_is_independent_of_ranks():
     """The example prints the same numbers for any number of ranks, with falling errors."""
     spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
     program = importlib.util.module_from_spec(spec)
@@ -100,7 +100,7 @@ def example():
     assert last < 0.9 * first
 
 
-def derivatives():
+def derivatives_pass_gradcheck():
     """gradcheck passes for functions over all ranks, to second order."""
     rows = errors.PART.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
@@ -130,7 +130,7 @@ def derivatives():
     assert (dist.grad.numpy() == expected.dist).all()
 
 
-def totals():
+def refuses_wrong_totals():
     """Bad arguments of `total` raise errors on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
     errors.assert_refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")

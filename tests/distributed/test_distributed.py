@@ -17,20 +17,36 @@ HERE = Path(__file__).parent
 slow = pytest.mark.slow
 
 CHECKS = [
-    *(f"operators.{setting}" for setting in ("equals_one_process_in_one_chunk", "in_chunks", "in_pieces", "shares")),
-    *(f"errors.{kind}" for kind in ("arguments", "can_compute_after_errors", "no_blocks", "reverse_edges")),
-    *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
+    *(
+        f"operators.{setting}"
+        for setting in (
+            "equals_one_process_in_one_chunk",
+            "equals_one_rank_in_chunks",
+            "equals_one_process_in_pieces",
+            "bisection_shares_nodes",
+        )
+    ),
+    *(
+        f"errors.{kind}"
+        for kind in (
+            "refuses_wrong_arguments",
+            "can_compute_after_errors",
+            "handles_empty_partitions",
+            "checks_reverse_edges",
+        )
+    ),
+    *(f"errors.{kind}" for kind in ("refuses_wrong_rows", "accepts_equal_arguments", "makes_many_partitions")),
     "threads.divides_processors",
-    "operators.on_a_device",  # first, since torch, once loaded, cannot view the stand-in's arrays
+    "operators.equals_one_process_on_device",  # first, since torch, once loaded, cannot view the stand-in's arrays
 ]
 OF_TORCH = [
-    *(f"torch.{name}" for name in ("dimenet", "derivatives", "totals")),
+    *(f"torch.{name}" for name in ("dimenet_equals_one_process", "derivatives_pass_gradcheck", "refuses_wrong_totals")),
     "threads.divides_torch_threads",
 ]
 CHECKS += OF_TORCH if find_spec("torch") else []
 
 
-def ranks(number, script, *arguments, timeout=500, threads="1"):
+def run_ranks(number, script, *arguments, timeout=500, threads="1"):
     """Run a script of this folder on some ranks; waiting ranks yield, since there may be fewer processors."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
@@ -45,31 +61,31 @@ def ranks(number, script, *arguments, timeout=500, threads="1"):
 
 
 @pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=slow) for n in (1, 3, 7))])
-def checked(request):
+def finished_checks(request):
     """Run all checks in one start of the ranks, which takes longer than most checks."""
-    return ranks(request.param, "distributed_checks.py", *CHECKS)
+    return run_ranks(request.param, "distributed_checks.py", *CHECKS)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_check(checked, check):
-    passed = [line.split()[0] for line in checked.stdout.splitlines()]
-    assert check in passed, checked.stderr[-3000:]
+def test_check(finished_checks, check):
+    passed = [line.split()[0] for line in finished_checks.stdout.splitlines()]
+    assert check in passed, finished_checks.stderr[-3000:]
 
 
-def test_ranks_end_after_all_checks(checked):
-    assert checked.returncode == 0, checked.stderr[-3000:]
+def test_ranks_end_after_all_checks(finished_checks):
+    assert finished_checks.returncode == 0, finished_checks.stderr[-3000:]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes have no processors of their own")
 def test_ranks_share_the_processors_of_a_machine():
-    run = ranks(2, "distributed_checks.py", "threads.as_started", threads=None)
+    run = run_ranks(2, "distributed_checks.py", "threads.uses_all_processors_at_start", threads=None)
     assert run.returncode == 0, run.stderr[-3000:]
 
 
 @pytest.mark.parametrize(("case", "status"), [("raises", 1), ("interrupted", 130)])
 def test_a_rank_that_ends_early_ends_all(case, status):
     """If a rank ends while others wait for it in a call, all end."""
-    run = ranks(2, "distributed_ends.py", case, timeout=30)
+    run = run_ranks(2, "distributed_ends.py", case, timeout=30)
     assert run.returncode == status
     assert "rank 1:\nTraceback" in run.stderr
 
@@ -78,7 +94,7 @@ def test_a_rank_that_ends_early_ends_all(case, status):
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_the_example(number):
-    done = ranks(number, "distributed_checks.py", "torch.example")
+    done = run_ranks(number, "distributed_checks.py", "torch.example_is_independent_of_ranks")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -87,10 +103,10 @@ def test_the_example(number):
 def test_two_ranks_take_what_one_cannot():
     """Two ranks compute a graph that does not fit into one rank with the same limit of memory."""
     edges, limit = 500_000, 100_000_000  # bytes per rank: one needs 120 million, two 80 each
-    alone = ranks(1, "distributed_memory.py", str(edges), str(limit))
+    alone = run_ranks(1, "distributed_memory.py", str(edges), str(limit))
     assert alone.returncode != 0
     assert "MemoryError" in alone.stderr
     for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # with twice the limit one rank succeeds
-        done = ranks(number, "distributed_memory.py", str(edges), str(bytes_of_each))
+        done = run_ranks(number, "distributed_memory.py", str(edges), str(bytes_of_each))
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == f"{edges} edges"

@@ -18,7 +18,7 @@ MANY = 2 * counting.LARGE  # enough for several threads
 RNG = np.random.default_rng(0)
 
 
-def draw_edges():
+def yield_edge_lists():
     """Yield sources, destinations and both numbers of nodes: random, a hub, in order, one node's self loops, none."""
     for n in (FEW, MANY):
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
@@ -32,9 +32,9 @@ def draw_edges():
     yield np.array([], int), np.array([], int), 0, 0
 
 
-def try_each_way():
+def vary_types_and_threads():
     """Yield each list of edges with each index type, in one thread and in several."""
-    for src, dst, *sizes in draw_edges():
+    for src, dst, *sizes in yield_edge_lists():
         for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
             with restore_num_threads():
                 trigraph.set_num_threads(threads)
@@ -46,7 +46,7 @@ def sort_stably(keys, number):
 
 
 def test_arrays_are_those_of_numpy():
-    for src, dst, n_src, n_dst in try_each_way():
+    for src, dst, n_src, n_dst in vary_types_and_threads():
         for loops in (-1, min(n_src, n_dst)):
             graph, of_edges = CSC._from_nodes(src, dst, n_src, n_dst, loops=loops), (src, dst)
             if loops >= 0:
@@ -89,20 +89,20 @@ def test_arrays_that_were_written_to_are_refused():
             graph.prepare()
 
 
-def read_arrays(graph):
+def list_graph_arrays(graph):
     reverse = graph.prepare() if isinstance(graph, CSC) else ()
     return [np.asarray(a) for a in (*(getattr(graph, n) for n in graph.__slots__), *reverse) if a is not None]
 
 
 def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
     """Graphs with more edges than a C int can count, which NumPy sorts, have the same arrays as others."""
-    lists, index = list(try_each_way())[::2], np.int32
+    lists, index = list(vary_types_and_threads())[::2], np.int32
     many = np.zeros(600, index), np.zeros(600, index)  # images of one atom
     far = np.arange(1, 301).repeat(3).reshape(300, 3)
     cells, dimer = np.concatenate([far, -far]), (np.array([0, 0, 1, 1], index), np.array([1, 1, 0, 0], index))
     signs = np.array([[1, 0, 2], [0, 0, 0], [0, 0, 0], [-1, 0, -2]])
 
-    def graphs():
+    def yield_graphs():
         for src, dst, n_src, n_dst in lists:
             yield CSC.from_coo(src, dst, n_src, n_dst)
             yield CSC.from_coo(src, dst, n_src, n_dst, (dst + 1) // 2, n_dst + 1)
@@ -117,13 +117,13 @@ def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
 
     with restore_num_threads():
         trigraph.set_num_threads(3)
-        fast = [read_arrays(graph) for graph in graphs()]
+        fast = [list_graph_arrays(graph) for graph in yield_graphs()]
     with pytest.raises(ValueError, match="EdgeGraph: edges 2 and 3 are both the reverse of edge 0; expected every"):
         EdgeGraph(*dimer, 2, 0 * signs)
     for module in (csc, counting, edge_graph):
         monkeypatch.setattr(module, "counts_fit", lambda *numbers: False)
-    for got, right in zip(fast, graphs(), strict=True):
-        for a, b in zip(got, read_arrays(right), strict=True):
+    for got, right in zip(fast, yield_graphs(), strict=True):
+        for a, b in zip(got, list_graph_arrays(right), strict=True):
             np.testing.assert_array_equal(a, b)
             assert a.dtype == b.dtype
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_calls import raises
+from table_calls import assert_raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
 
@@ -20,12 +20,12 @@ DTYPES = [np.int32, np.int64]
 # Expected values by loops that follow the definitions.
 
 
-def loop_reverse(src, dst, shifts):
+def find_reverse_by_loop(src, dst, shifts):
     edge = {(j, i, *s): e for e, (j, i, s) in enumerate(zip(src.tolist(), dst.tolist(), shifts.tolist(), strict=True))}
     return [edge.get((i, j, *(-c for c in s)), -1) for j, i, *s in edge]
 
 
-def loop_triplets(src, dst, exclude, reverse):
+def find_triplets_by_loop(src, dst, exclude, reverse):
     pairs = []
     into = [[f for f in range(len(src)) if dst[f] == j] for j in range(max([*src, *dst], default=-1) + 1)]
     for e in range(len(src)):
@@ -38,8 +38,8 @@ def loop_triplets(src, dst, exclude, reverse):
     return pairs
 
 
-def check(graph, src, dst, num_nodes, reverse):
-    """Compare every array of a graph with loops; `reverse` is None if parallel edges make it ambiguous."""
+def check_graph(graph, src, dst, num_nodes, reverse):
+    """Compare every array of a graph with loops; `reverse_with_error` is None if parallel edges make it ambiguous."""
     np.testing.assert_array_equal(graph.src, src)
     np.testing.assert_array_equal(graph.dst, dst)
     assert (graph.num_nodes, graph.num_edges) == (num_nodes, len(src))
@@ -61,19 +61,19 @@ def check(graph, src, dst, num_nodes, reverse):
     for rule in RULES:
         if rule == "edge" and reverse is None:
             continue
-        check_rule(graph, rule, reverse)
-    for array in read_arrays(graph):
+        check_exclusion_rule(graph, rule, reverse)
+    for array in list_graph_arrays(graph):
         assert array.dtype == src.dtype
         assert array.flags.c_contiguous
         assert not array.flags.writeable
 
 
-def read_arrays(graph):
+def list_graph_arrays(graph):
     return [a for n in graph.__slots__ if isinstance(a := getattr(graph, n), np.ndarray)]
 
 
-def check_rule(graph, rule, reverse):
-    expected = loop_triplets(graph.src.tolist(), graph.dst.tolist(), rule, reverse)
+def check_exclusion_rule(graph, rule, reverse):
+    expected = find_triplets_by_loop(graph.src.tolist(), graph.dst.tolist(), rule, reverse)
     outer, inner = graph.triplets(rule)
     assert outer.dtype == inner.dtype == graph.src.dtype
     assert sorted(zip(outer.tolist(), inner.tolist(), strict=True)) == expected
@@ -91,7 +91,7 @@ def check_rule(graph, rule, reverse):
 
 
 @st.composite
-def edges(draw):
+def draw_edges(draw):
     num_nodes = draw(st.integers(1, 4))
     node, cell = st.integers(0, num_nodes - 1), st.integers(-1, 1)
     rows = draw(st.lists(st.tuples(node, node, cell, cell, st.just(0)), max_size=14, unique=True))
@@ -100,7 +100,7 @@ def edges(draw):
     return num_nodes, np.array(rows, np.int64).reshape(-1, 5)
 
 
-def lattice_vectors(src, dst, shifts, dtype=np.float64):
+def make_lattice_vectors(src, dst, shifts, dtype=np.float64):
     positions = np.random.default_rng(4).normal(size=(4, 3))
     cell = np.array([[2.1, 0.3, 0.0], [0.0, 1.9, 0.4], [0.5, 0.0, 2.2]])
     v = positions[src] - positions[dst]
@@ -108,37 +108,37 @@ def lattice_vectors(src, dst, shifts, dtype=np.float64):
 
 
 @settings(deadline=None, max_examples=80)
-@given(edges(), st.sampled_from(DTYPES))
+@given(draw_edges(), st.sampled_from(DTYPES))
 def test_random_graphs(case, dtype):
     num_nodes, rows = case
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     src, dst, shifts = rows[:, 0].astype(dtype), rows[:, 1].astype(dtype), rows[:, 2:]
-    reverse = loop_reverse(src, dst, shifts)
-    check(EdgeGraph(src, dst, num_nodes, shifts), src, dst, num_nodes, reverse)
-    check(EdgeGraph(src, dst, num_nodes, shifts.astype(np.int32)), src, dst, num_nodes, reverse)
+    reverse = find_reverse_by_loop(src, dst, shifts)
+    check_graph(EdgeGraph(src, dst, num_nodes, shifts), src, dst, num_nodes, reverse)
+    check_graph(EdgeGraph(src, dst, num_nodes, shifts.astype(np.int32)), src, dst, num_nodes, reverse)
     for vec_dtype in (np.float32, np.float64):
-        vec = lattice_vectors(src, dst, shifts, vec_dtype)
-        check(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
+        vec = make_lattice_vectors(src, dst, shifts, vec_dtype)
+        check_graph(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
     undecided = len({(j, i) for j, i, *_ in rows.tolist()}) < len(rows)
     single = [
         next((f for f in range(len(src)) if f != e and (src[f], dst[f]) == (dst[e], src[e])), -1)
         for e in range(len(src))
     ]
-    check(EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if undecided else single)
+    check_graph(EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if undecided else single)
 
 
 @settings(deadline=None, max_examples=30)
-@given(edges(), st.randoms(use_true_random=False))
+@given(draw_edges(), st.randoms(use_true_random=False))
 def test_sorted_returns_graph_and_permutation(case, random):
     num_nodes, rows = case
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
     src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # views that are not contiguous
     order = np.argsort(src, kind="stable")
-    expected = loop_reverse(src[order], dst[order], shifts[order])
-    for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(lattice_vectors(src, dst, shifts))}):
+    expected = find_reverse_by_loop(src[order], dst[order], shifts[order])
+    for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(make_lattice_vectors(src, dst, shifts))}):
         graph, permutation = EdgeGraph.sorted(src, dst, num_nodes, **given_)
         np.testing.assert_array_equal(permutation, order)
-        check(graph, src[order], dst[order], num_nodes, expected)
+        check_graph(graph, src[order], dst[order], num_nodes, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -146,8 +146,8 @@ def test_sorted_returns_graph_and_permutation(case, random):
 @pytest.mark.parametrize("geometry", [{}, {"shifts": np.zeros((0, 3), int)}, {"vec": np.zeros((0, 3))}])
 def test_no_edges(dtype, num_nodes, geometry):
     none = np.zeros(0, dtype)
-    check(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
-    check(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
+    check_graph(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
+    check_graph(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
 
 
 def test_shifts_decide_before_vec():
@@ -170,17 +170,17 @@ def test_the_opposite_vector_may_be_rounded(dtype):
     src, dst, eps = np.array([0, 1]), np.array([1, 0]), np.finfo(dtype).eps
     vec = np.array([[1, 2, 2], [-1, -2, -2]], dtype)
 
-    def reverse(error):
+    def reverse_with_error(error):
         moved = vec.astype(np.float64)
         moved[1, 0] -= 3 * error
         return EdgeGraph(src, dst, 2, vec=moved.astype(dtype)).reverse_edge.tolist()
 
-    assert reverse(60 * eps) == [1, 0]
+    assert reverse_with_error(60 * eps) == [1, 0]
     with pytest.raises(ValueError, match="is opposite to"):
-        reverse(70 * eps)
+        reverse_with_error(70 * eps)
     with pytest.raises(ValueError, match="is opposite to"):
-        reverse(0.9 * np.sqrt(eps))
-    assert reverse(1.2 * np.sqrt(eps)) == [-1, -1]
+        reverse_with_error(0.9 * np.sqrt(eps))
+    assert reverse_with_error(1.2 * np.sqrt(eps)) == [-1, -1]
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-5, 1e5, 1e300])
@@ -203,78 +203,90 @@ def test_equal_projections_are_told_apart():
 # The object itself.
 
 
-def sample(dtype=np.int64, **geometry):
+def make_small_graph(dtype=np.int64, **geometry):
     return EdgeGraph(np.array([0, 0, 1, 2], dtype), np.array([1, 2, 0, 0], dtype), 3, **geometry)
 
 
-def parallel(**geometry):
+def make_parallel_edges(**geometry):
     return EdgeGraph(np.array([0, 1, 1, 1]), np.array([1, 0, 2, 0]), 3, **geometry)
 
 
 def test_parallel_edges_need_geometry_for_the_edge_rule():
-    graph = parallel()
+    graph = make_parallel_edges()
     text = (
         "agg_edge_to_edge_fwd: exclude is 'edge' and graph has parallel edges (1 and 3, both from node 1 to node 0); "
         "expected an EdgeGraph built with shifts or vec, which identify the reverse of an edge"
     )
     for call in (graph.require_reverse, lambda operator: graph.left_out("edge", operator)):
-        raises(ValueError, text, call, "agg_edge_to_edge_fwd")
+        assert_raises(ValueError, text, call, "agg_edge_to_edge_fwd")
     for call in (graph.num_triplets, graph.triplets):
         with pytest.raises(ValueError, match=r"^EdgeGraph: exclude is 'edge' and graph has parallel edges"):
             call("edge")
-    check(graph, graph.src, graph.dst, 3, None)
-    parallel(vec=np.arange(1.0, 13).reshape(4, 3)).require_reverse("agg_edge_to_edge_fwd")
-    sample().require_reverse("agg_edge_to_edge_fwd")
+    check_graph(graph, graph.src, graph.dst, 3, None)
+    make_parallel_edges(vec=np.arange(1.0, 13).reshape(4, 3)).require_reverse("agg_edge_to_edge_fwd")
+    make_small_graph().require_reverse("agg_edge_to_edge_fwd")
 
 
 def test_unknown_rules():
     text = "agg: exclude is 'nodes'; expected 'node', 'edge' or None"
-    raises(ValueError, text, sample().left_out, "nodes", "agg")
+    assert_raises(ValueError, text, make_small_graph().left_out, "nodes", "agg")
 
 
-# Bad geometry. `edge(...)` gives the arguments of two edges 0 -> 1 -> 0 with some replaced.
+# Bad geometry. `one_edge_arguments(...)` gives the arguments of two edges 0 -> 1 -> 0 with some replaced.
 
 
-def edge(**changes):
+def one_edge_arguments(**changes):
     return {"src": np.array([0, 1]), "dst": np.array([1, 0]), "num_nodes": 2, **changes}
 
 
 V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
 BAD = [
-    (edge(shifts=V), TypeError, "shifts has dtype float64; expected native int32 or int64"),
-    (edge(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
-    (edge(shifts=S * 2**20), ValueError, "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way"),
+    (one_edge_arguments(shifts=V), TypeError, "shifts has dtype float64; expected native int32 or int64"),
+    (one_edge_arguments(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
     (
-        edge(shifts=S * 0, dst=np.array([1, 1])),
+        one_edge_arguments(shifts=S * 2**20),
+        ValueError,
+        "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way",
+    ),
+    (
+        one_edge_arguments(shifts=S * 0, dst=np.array([1, 1])),
         ValueError,
         "shifts[1] is zero and edge 1 goes from node 1 to itself; expected edges of non-zero length",
     ),
     (
-        edge(shifts=np.zeros((3, 3), int), src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
+        one_edge_arguments(shifts=np.zeros((3, 3), int), src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
         ValueError,
         "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
     ),
-    (edge(vec=np.ma.array(V)), TypeError, "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64"),
     (
-        edge(vec=V.astype(">f8")),
+        one_edge_arguments(vec=np.ma.array(V)),
+        TypeError,
+        "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64",
+    ),
+    (
+        one_edge_arguments(vec=V.astype(">f8")),
         TypeError,
         "vec has dtype float64 with non-native byte order; expected native float32 or float64",
     ),
-    (edge(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
-    (edge(vec=V * [[1], [0]]), ValueError, f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}"),
+    (one_edge_arguments(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
     (
-        edge(vec=V * [[np.nan, 1, 1], [1, 1, 1]], shifts=S),
+        one_edge_arguments(vec=V * [[1], [0]]),
+        ValueError,
+        f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}",
+    ),
+    (
+        one_edge_arguments(vec=V * [[np.nan, 1, 1], [1, 1, 1]], shifts=S),
         ValueError,
         f"vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}",
     ),
     (
-        edge(vec=V[[0, 0, 1]], src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
+        one_edge_arguments(vec=V[[0, 0, 1]], src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
         ValueError,
         "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
     ),
     (
-        edge(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
+        one_edge_arguments(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
         ValueError,
         "vec[1] is opposite to vec[0] but for 1.0e-12 of its length; "
         "expected at most 64 eps = 1.4e-14, or shifts, which identify the reverse",
@@ -284,7 +296,7 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "error", "text"), BAD, ids=range(len(BAD)))
 def test_bad_geometry(arguments, error, text):
-    raises(error, f"EdgeGraph: {text}", EdgeGraph, **arguments)
+    assert_raises(error, f"EdgeGraph: {text}", EdgeGraph, **arguments)
     with pytest.raises(error):
         EdgeGraph.sorted(**arguments)
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import raises
-from test_graph_objects import INDEX, arguments, ints
+from table_calls import assert_raises
+from test_graph_objects import INDEX, csc_arguments, int_array
 
 import trigraph
 from trigraph import CSC, EdgeGraph, Segments
 
-EDGES = {"src": ints(0, 1, 2), "dst": ints(1, 1, 0)}
+EDGES = {"src": int_array(0, 1, 2), "dst": int_array(1, 1, 0)}
 # Valid arguments of each constructor: index arrays, and counts as Python integers.
 GOOD = {
-    CSC: arguments(),
-    CSC.from_coo: {**EDGES, "num_src_nodes": 3, "num_dst_nodes": 3, "edge_ids": ints(0, 1, 2), "num_edges": 3},
+    CSC: csc_arguments(),
+    CSC.from_coo: {**EDGES, "num_src_nodes": 3, "num_dst_nodes": 3, "edge_ids": int_array(0, 1, 2), "num_edges": 3},
     EdgeGraph: {**EDGES, "num_nodes": 3},
-    Segments: {"index": ints(0, 2, 1), "num_segments": 3},
+    Segments: {"index": int_array(0, 2, 1), "num_segments": 3},
 }
 NAMES = [(build, name) for build, arguments in GOOD.items() for name in arguments]
 ARRAYS = [(build, name) for build, name in NAMES if isinstance(GOOD[build][name], np.ndarray)]
@@ -27,7 +27,7 @@ FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index
 def assert_refused(build, error, text, **changes):
     """Assert the exception of a constructor when some of its valid arguments are changed."""
     kind = getattr(build, "__self__", build).__name__
-    raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
+    assert_raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
 
 
 @pytest.mark.parametrize(("build", "name"), ARRAYS)
@@ -62,41 +62,50 @@ def test_counts(build, name):
 
 BAD_VALUES = {
     CSC: [
-        ({"offsets": ints()}, "offsets is empty; expected (num_dst_nodes + 1,) values"),
-        ({"offsets": ints(1, 2, 2, 3)}, "offsets run from 1 to 3; expected 0 to len(indices) = 3"),
-        ({"offsets": ints(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
-        ({"offsets": ints(0, 2, 1, 3)}, "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease"),
-        ({"offsets": ints(0, 4, 3)}, "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease"),
-        ({"indices": ints(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
-        ({"indices": ints(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
+        ({"offsets": int_array()}, "offsets is empty; expected (num_dst_nodes + 1,) values"),
+        ({"offsets": int_array(1, 2, 2, 3)}, "offsets run from 1 to 3; expected 0 to len(indices) = 3"),
+        ({"offsets": int_array(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
+        (
+            {"offsets": int_array(0, 2, 1, 3)},
+            "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease",
+        ),
+        (
+            {"offsets": int_array(0, 4, 3)},
+            "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease",
+        ),
+        ({"indices": int_array(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
+        ({"indices": int_array(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
         ({"num_src_nodes": None}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
-        ({"edge_ids": ints(0, 1, 2, 0)}, "edge_ids has shape (4,); expected (3,), the shape of indices"),
-        ({"edge_ids": ints(0, -1, 2)}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 3"),
-        ({"edge_ids": ints(0, -1, -1), "num_edges": None}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 1"),
+        ({"edge_ids": int_array(0, 1, 2, 0)}, "edge_ids has shape (4,); expected (3,), the shape of indices"),
+        ({"edge_ids": int_array(0, -1, 2)}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 3"),
+        (
+            {"edge_ids": int_array(0, -1, -1), "num_edges": None},
+            "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 1",
+        ),
         ({"num_edges": 1}, "edge_ids[1] is 1; expected 0 <= edge_ids < num_edges = 1"),
         ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(indices) = 3"),
     ],
     CSC.from_coo: [
-        ({"dst": ints(1, 1)}, "dst has shape (2,); expected (3,), the shape of src"),
-        ({"edge_ids": ints(0, 1, 2, 3)}, "edge_ids has shape (4,); expected (3,), the shape of src"),
+        ({"dst": int_array(1, 1)}, "dst has shape (2,); expected (3,), the shape of src"),
+        ({"edge_ids": int_array(0, 1, 2, 3)}, "edge_ids has shape (4,); expected (3,), the shape of src"),
         ({"num_dst_nodes": 1}, "dst[0] is 1; expected 0 <= dst < num_dst_nodes = 1"),
-        ({"src": ints(0, -1, 1), "num_src_nodes": 2}, "src[1] is -1; expected 0 <= src < num_src_nodes = 2"),
-        ({"edge_ids": ints(0, 1, 7)}, "edge_ids[2] is 7; expected 0 <= edge_ids < num_edges = 3"),
+        ({"src": int_array(0, -1, 1), "num_src_nodes": 2}, "src[1] is -1; expected 0 <= src < num_src_nodes = 2"),
+        ({"edge_ids": int_array(0, 1, 7)}, "edge_ids[2] is 7; expected 0 <= edge_ids < num_edges = 3"),
         ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(src) = 3"),
     ],
     EdgeGraph: [
-        ({"dst": ints(1, 0, 1, 0)}, "dst has shape (4,); expected (num_edges,) = (3,)"),
-        ({"src": ints(0, 1, 3)}, "src[2] is 3; expected 0 <= src < num_nodes = 3"),
-        ({"dst": ints(1, -1, 0)}, "dst[1] is -1; expected 0 <= dst < num_nodes = 3"),
+        ({"dst": int_array(1, 0, 1, 0)}, "dst has shape (4,); expected (num_edges,) = (3,)"),
+        ({"src": int_array(0, 1, 3)}, "src[2] is 3; expected 0 <= src < num_nodes = 3"),
+        ({"dst": int_array(1, -1, 0)}, "dst[1] is -1; expected 0 <= dst < num_nodes = 3"),
         ({"num_nodes": 2**32}, "num_nodes is 4294967296; expected at most 3037000499"),
         (
-            {"src": ints(1, 0, 2)},
+            {"src": int_array(1, 0, 2)},
             "src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.sorted sorts them)",
         ),
     ],
     Segments: [
-        ({"index": ints(0, 3)}, "index[1] is 3; expected 0 <= index < num_segments = 3"),
-        ({"index": ints(0, 0, -1)}, "index[2] is -1; expected 0 <= index < num_segments = 3"),
+        ({"index": int_array(0, 3)}, "index[1] is 3; expected 0 <= index < num_segments = 3"),
+        ({"index": int_array(0, 0, -1)}, "index[2] is -1; expected 0 <= index < num_segments = 3"),
         (
             {"index": np.broadcast_to(np.int32(0), 2**31)},
             "index has 2147483648 values, more than int32 can count; expected int64",
@@ -112,22 +121,22 @@ def test_bad_values():
 
 def test_offsets_whose_differences_overflow():
     top = np.iinfo(np.int32).max
-    offsets = ints(0, top, -2, 3, dtype=np.int32)
+    offsets = int_array(0, top, -2, 3, dtype=np.int32)
     text = f"CSC: offsets[2] is -2, below offsets[1] = {top}; expected offsets that never decrease"
-    raises(ValueError, text, CSC, offsets, ints(0, 0, 0, dtype=np.int32))
+    assert_raises(ValueError, text, CSC, offsets, int_array(0, 0, 0, dtype=np.int32))
 
 
 def test_other_constructors_bad_input():
     text = "CSC: edge_index is a list; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
-    raises(TypeError, text, CSC.from_edge_index, [[0], [1]])
+    assert_raises(TypeError, text, CSC.from_edge_index, [[0], [1]])
     for shape in ((3, 2), (2,), (2, 3, 1)):
         text = f"CSC: edge_index has shape {shape}; expected (2, num_edges)"
-        raises(ValueError, text, CSC.from_edge_index, np.zeros(shape, np.int64))
+        assert_raises(ValueError, text, CSC.from_edge_index, np.zeros(shape, np.int64))
     text = "CSC: matrix is a ndarray; expected a scipy.sparse matrix or array"
-    raises(TypeError, text, CSC.from_scipy, np.eye(3))
+    assert_raises(TypeError, text, CSC.from_scipy, np.eye(3))
     text = "CSC: matrix has shape (3,); expected (num_dst_nodes, num_src_nodes)"
-    raises(ValueError, text, CSC.from_scipy, sparse.coo_array(np.ones(3)))
-    raises(TypeError, "CSC: graph is a dict; expected a networkx graph", CSC.from_networkx, {0: [1]})
+    assert_raises(ValueError, text, CSC.from_scipy, sparse.coo_array(np.ones(3)))
+    assert_raises(TypeError, "CSC: graph is a dict; expected a networkx graph", CSC.from_networkx, {0: [1]})
 
 
 TOP = 2**63 - 1
@@ -137,14 +146,14 @@ HUGE = [2**31, 2**48 + 1, TOP, 2**63, 2**64, 2**70, 10**30, 10**5000]
 @pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE)], ids=lambda n: f"{n.bit_length()} bits {n > 0}")
 def test_huge_numbers_are_value_errors(number):
     """Indices and counts near or beyond 2^63 raise ValueError, without OverflowError and without allocation."""
-    src, dst = ints(0, 1, 1, dtype=np.int32), ints(1, 0, 1, dtype=np.int32)
+    src, dst = int_array(0, 1, 1, dtype=np.int32), int_array(1, 0, 1, dtype=np.int32)
     calls = [
         lambda: Segments(src, number),
         lambda: EdgeGraph(src, dst, number),
         lambda: EdgeGraph.sorted(src, dst, number),
-        lambda: CSC(ints(0, 1, 3, dtype=np.int32), src, number),
-        lambda: CSC(ints(0, 1, 3, dtype=np.int32), src, num_edges=number),
-        lambda: CSC(ints(0, 1, 3, dtype=np.int32), src, edge_ids=src, num_edges=number),
+        lambda: CSC(int_array(0, 1, 3, dtype=np.int32), src, number),
+        lambda: CSC(int_array(0, 1, 3, dtype=np.int32), src, num_edges=number),
+        lambda: CSC(int_array(0, 1, 3, dtype=np.int32), src, edge_ids=src, num_edges=number),
         lambda: CSC.from_coo(src, dst, number),
         lambda: CSC.from_coo(src, dst, None, number),
         lambda: CSC.from_coo(src, dst, num_edges=number),
@@ -163,16 +172,20 @@ def test_huge_numbers_are_value_errors(number):
 def test_indices_near_the_largest_integer(dtype, below):
     most = 2**48 if dtype is np.int64 else np.iinfo(dtype).max
     value = np.iinfo(dtype).max - (0 if dtype is np.int32 else below)
-    big, small = ints(0, value, dtype=dtype), ints(0, 1, dtype=dtype)
-    offsets = ints(0, 1, 2, dtype=dtype)
+    big, small = int_array(0, value, dtype=dtype), int_array(0, 1, dtype=dtype)
+    offsets = int_array(0, 1, 2, dtype=dtype)
     text = f"is {value}; expected less than {most}"
-    raises(ValueError, f"CSC: edge_ids[1] {text}", CSC, offsets, small, edge_ids=big)
-    raises(ValueError, f"CSC: src[1] {text}", CSC.from_coo, big, small)
-    raises(ValueError, f"CSC: dst[1] {text}", CSC.from_coo, small, big)
-    raises(ValueError, f"CSC: edge_ids[1] {text}", CSC.from_coo, small, small, edge_ids=big)
-    raises(ValueError, f"CSC: src[1] {text}", CSC.from_edge_index, np.stack([big, small]))
-    raises(ValueError, f"CSC: src[1] is {value}; expected 0 <= src < num_src_nodes = 5", CSC.from_coo, big, small, 5, 5)
-    raises(ValueError, f"Segments: index[1] is {value}; expected 0 <= index < num_segments = 3", Segments, big, 3)
+    assert_raises(ValueError, f"CSC: edge_ids[1] {text}", CSC, offsets, small, edge_ids=big)
+    assert_raises(ValueError, f"CSC: src[1] {text}", CSC.from_coo, big, small)
+    assert_raises(ValueError, f"CSC: dst[1] {text}", CSC.from_coo, small, big)
+    assert_raises(ValueError, f"CSC: edge_ids[1] {text}", CSC.from_coo, small, small, edge_ids=big)
+    assert_raises(ValueError, f"CSC: src[1] {text}", CSC.from_edge_index, np.stack([big, small]))
+    assert_raises(
+        ValueError, f"CSC: src[1] is {value}; expected 0 <= src < num_src_nodes = 5", CSC.from_coo, big, small, 5, 5
+    )
+    assert_raises(
+        ValueError, f"Segments: index[1] is {value}; expected 0 <= index < num_segments = 3", Segments, big, 3
+    )
 
 
 ENDS = np.array([0, 1]), np.array([1, 0])

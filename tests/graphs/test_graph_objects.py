@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_calls import raises
+from table_calls import assert_raises
 
 from trigraph import CSC, EdgeGraph, Segments
 
 INDEX = [np.int32, np.int64]
 
 
-def ints(*values, dtype=np.int64):
+def int_array(*values, dtype=np.int64):
     return np.array(values, dtype)
 
 
-def arguments():
+def csc_arguments():
     return {
-        "offsets": ints(0, 2, 2, 3),
-        "indices": ints(1, 0, 3),
+        "offsets": int_array(0, 2, 2, 3),
+        "indices": int_array(1, 0, 3),
         "num_src_nodes": 4,
-        "edge_ids": ints(0, 1, 1),
+        "edge_ids": int_array(0, 1, 1),
         "num_edges": 3,
     }
 
@@ -40,15 +40,15 @@ def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
 
 # Parallel edges whose reverses differ only in their shifts; one edge has no reverse.
 SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])
-IMAGES = ints(0, 0, 0, 1, 1), ints(1, 1, 1, 0, 0), 2, SHIFTS
+IMAGES = int_array(0, 0, 0, 1, 1), int_array(1, 1, 1, 0, 0), 2, SHIFTS
 # Class and arguments; index arrays are converted to the tested dtype.
 OBJECTS = {
-    "CSC": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4, ints(0, 1, 1), 3]),
-    "CSC in order": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4]),
-    "EdgeGraph": (EdgeGraph, [ints(0, 0, 1, 2), ints(1, 2, 0, 0), 3]),
+    "CSC": (CSC, [int_array(0, 2, 2, 3), int_array(1, 0, 3), 4, int_array(0, 1, 1), 3]),
+    "CSC in order": (CSC, [int_array(0, 2, 2, 3), int_array(1, 0, 3), 4]),
+    "EdgeGraph": (EdgeGraph, [int_array(0, 0, 1, 2), int_array(1, 2, 0, 0), 3]),
     "EdgeGraph of parallel edges": (EdgeGraph, [*IMAGES[:3]]),
     "EdgeGraph by shifts": (EdgeGraph, [*IMAGES]),
-    "Segments": (Segments, [ints(2, 0, 2), 3]),
+    "Segments": (Segments, [int_array(2, 0, 2), 3]),
 }
 EACH = pytest.mark.parametrize("name", OBJECTS)
 
@@ -58,12 +58,12 @@ def draw_arguments(name, dtype=np.int64):
     return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments]
 
 
-def build(name, dtype=np.int64):
+def build_graph_object(name, dtype=np.int64):
     kind, arguments = draw_arguments(name, dtype)
     return kind(*arguments)
 
 
-def assert_nobody_can_write(array):
+def assert_read_only(array):
     """Assert that neither the array nor its base can be made writable."""
     assert array.flags.c_contiguous
     while isinstance(array, np.ndarray):
@@ -84,13 +84,13 @@ def assert_same_object(got, expected):
         if isinstance(value, np.ndarray):
             assert actual.dtype == value.dtype
             assert np.array_equal(actual, value), name
-            assert_nobody_can_write(actual)
+            assert_read_only(actual)
         else:
             assert actual == value
     if isinstance(expected, CSC):
         for actual, value in zip(got.prepare(), expected.prepare(), strict=True):
             assert np.array_equal(actual, value)
-            assert_nobody_can_write(actual)
+            assert_read_only(actual)
 
 
 @EACH
@@ -99,20 +99,24 @@ def test_the_callers_arrays_are_copied(name):
     graph = kind(*arguments)
     for array in (a for a in arguments if isinstance(a, np.ndarray)):
         array[...] = 99
-    assert_same_object(graph, build(name))
+    assert_same_object(graph, build_graph_object(name))
 
 
 @EACH
 def test_attributes_are_read_only(name):
-    graph = build(name)
+    graph = build_graph_object(name)
     kind = type(graph).__name__
     for attribute in (*graph.__slots__, "_built", "something"):
-        raises(AttributeError, f"{kind} is immutable; cannot set {attribute}", setattr, graph, attribute, 1)
+        assert_raises(AttributeError, f"{kind} is immutable; cannot set {attribute}", setattr, graph, attribute, 1)
     first = graph.__slots__[0]
-    raises(AttributeError, f"{kind} is immutable; cannot delete {first}", delattr, graph, first)
-    other = {"CSC": (ints(0, 1), ints(0)), "Segments": (ints(0), 1), "EdgeGraph": (ints(0), ints(1), 2)}
-    raises(AttributeError, f"{kind} is immutable; cannot initialize it again", graph.__init__, *other[kind])
-    assert_same_object(graph, build(name))
+    assert_raises(AttributeError, f"{kind} is immutable; cannot delete {first}", delattr, graph, first)
+    other = {
+        "CSC": (int_array(0, 1), int_array(0)),
+        "Segments": (int_array(0), 1),
+        "EdgeGraph": (int_array(0), int_array(1), 2),
+    }
+    assert_raises(AttributeError, f"{kind} is immutable; cannot initialize it again", graph.__init__, *other[kind])
+    assert_same_object(graph, build_graph_object(name))
     assert {graph: 1}[graph] == 1  # hashable, by identity
     assert (graph.kind, graph.device) == ("numpy", "host")
 
@@ -120,7 +124,7 @@ def test_attributes_are_read_only(name):
 @EACH
 def test_pickle_and_copy(name):
     for dtype, prepared in itertools.product(INDEX, (False, True)):
-        graph = build(name, dtype)
+        graph = build_graph_object(name, dtype)
         if prepared:
             graph.prepare()
         assert copy.copy(graph) is graph
@@ -151,25 +155,25 @@ def test_a_pickle_that_was_changed_is_refused(place, value, text):
     function, (src, dst, num_nodes, reverse_edge) = graph.__reduce__()
     reverse_edge = reverse_edge.copy()
     reverse_edge[place] = value
-    raises(ValueError, f"EdgeGraph: {text}", function, src, dst, num_nodes, reverse_edge)
+    assert_raises(ValueError, f"EdgeGraph: {text}", function, src, dst, num_nodes, reverse_edge)
     text = "EdgeGraph: dst[0] is 1; expected 0 <= dst < num_nodes = 1"
-    raises(ValueError, text, function, src[:2], dst[:2], 1, None)
+    assert_raises(ValueError, text, function, src[:2], dst[:2], 1, None)
     none = function(src[1:4], dst[1:4], num_nodes, None)  # parallel edges
     assert none.reverse_edge is None
     assert function(src[2:4], dst[2:4], num_nodes, None).reverse_edge.tolist() == [1, 0]
 
 
 def test_prepare_gives_all_the_same(monkeypatch):
-    assert all(graph.prepare() is graph for graph in map(build, ("EdgeGraph", "Segments")))
+    assert all(graph.prepare() is graph for graph in map(build_graph_object, ("EdgeGraph", "Segments")))
     *_, graph = random_graph(1)
     built, release, build_reverse = [], threading.Event(), CSC._build_reverse
 
-    def slow(self):
+    def build_reverse_slowly(self):
         built.append(threading.get_ident())
         release.wait(10)
         return build_reverse(self)
 
-    monkeypatch.setattr(CSC, "_build_reverse", slow)
+    monkeypatch.setattr(CSC, "_build_reverse", build_reverse_slowly)
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(graph.prepare) for _ in range(8)]
         threading.Timer(0.05, release.set).start()
@@ -185,7 +189,7 @@ def test_prepare_gives_all_the_same(monkeypatch):
 # Segments: order and offsets compared with a loop over members.
 
 
-def by_loop(index, num_segments):
+def group_by_loop(index, num_segments):
     members = [[] for _ in range(num_segments)]
     for m, s in enumerate(index):
         members[s].append(m)
@@ -193,7 +197,7 @@ def by_loop(index, num_segments):
 
 
 def check_segments(segments, index, num_segments):
-    members = by_loop(index, num_segments)
+    members = group_by_loop(index, num_segments)
     assert [
         segments.order[a:b].tolist() for a, b in zip(segments.offsets[:-1], segments.offsets[1:], strict=True)
     ] == members

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from test_graph_objects import INDEX, arguments, ints, random_graph
+from test_graph_objects import INDEX, csc_arguments, int_array, random_graph
 
 import trigraph
 from trigraph import CSC
 
 
 def test_sizes_that_follow_from_arrays():
-    assert CSC(**arguments()).max_in_degree == 2
-    assert CSC(ints(0, 0, 2), ints(0, 1)).edge_ids.tolist() == [0, 1]
-    assert CSC(ints(0, 0, 2), ints(0, 1), num_edges=5).num_edges == 5
-    assert CSC(ints(0, 0, 2), ints(0, 1), edge_ids=ints(3, 0)).num_edges == 4
+    assert CSC(**csc_arguments()).max_in_degree == 2
+    assert CSC(int_array(0, 0, 2), int_array(0, 1)).edge_ids.tolist() == [0, 1]
+    assert CSC(int_array(0, 0, 2), int_array(0, 1), num_edges=5).num_edges == 5
+    assert CSC(int_array(0, 0, 2), int_array(0, 1), edge_ids=int_array(3, 0)).num_edges == 4
 
 
 # The reverse order
 
 
-def brute_order(keys, num_keys):
+def sort_by_loop(keys, num_keys):
     groups = [[p for p, key in enumerate(keys) if key == k] for k in range(num_keys)]
     offsets = np.cumsum([0, *(len(g) for g in groups)])
     return offsets.tolist(), [p for group in groups for p in group]
@@ -40,15 +40,15 @@ def test_reverse_order_against_brute_force(data, index):
             for size in (n_src, n_dst, n_rows)]  # fmt: skip
     src, dst, rows = ends
     graph = CSC.from_coo(src, dst, n_src, n_dst, rows, n_rows)
-    offsets, order = brute_order(dst, n_dst)
+    offsets, order = sort_by_loop(dst, n_dst)
     assert graph.offsets.tolist() == offsets
     assert graph.indices.tolist() == src[order].tolist()
     assert graph.edge_ids.tolist() == rows[order].tolist()
     assert graph.max_in_degree == max(np.diff(offsets), default=0)
     reverse = graph.prepare()
     assert reverse.destinations.tolist() == sorted(dst.tolist())
-    assert (reverse.src_offsets.tolist(), reverse.src_positions.tolist()) == brute_order(graph.indices, n_src)
-    assert (reverse.row_offsets.tolist(), reverse.row_positions.tolist()) == brute_order(graph.edge_ids, n_rows)
+    assert (reverse.src_offsets.tolist(), reverse.src_positions.tolist()) == sort_by_loop(graph.indices, n_src)
+    assert (reverse.row_offsets.tolist(), reverse.row_positions.tolist()) == sort_by_loop(graph.edge_ids, n_rows)
     assert {array.dtype for array in reverse} == {np.dtype(index)}
 
 
@@ -56,12 +56,12 @@ def test_reverse_order_against_brute_force(data, index):
 
 
 def test_from_coo_sizes():
-    src, dst = ints(0, 4), ints(2, 1)
+    src, dst = int_array(0, 4), int_array(2, 1)
     for counts, sizes in [((), (5, 5)), ((6,), (6, 6)), ((None, 7), (7, 7)), ((5, 3), (5, 3)), ((8, 9), (8, 9))]:
         graph = CSC.from_coo(src, dst, *counts)
         assert (graph.num_src_nodes, graph.num_dst_nodes) == sizes
     assert CSC.from_coo(src, dst, num_edges=9).num_edges == 9
-    assert CSC.from_coo(src, dst, edge_ids=ints(3, 1)).num_edges == 4
+    assert CSC.from_coo(src, dst, edge_ids=int_array(3, 1)).num_edges == 4
 
 
 def test_from_edge_index():
@@ -78,7 +78,7 @@ def test_from_edge_index():
     assert CSC.from_edge_index(np.zeros((2, 0), np.int32)).num_positions == 0
 
 
-def entries(kind):
+def make_coo_matrix(kind):
     """Return a COO matrix with entries in random order, explicit zeros and duplicates."""
     rng = np.random.default_rng(0)
     values = np.where(rng.random(40) < 0.2, 0, rng.standard_normal(40))
@@ -89,7 +89,7 @@ def entries(kind):
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
 def test_from_scipy_keeps_the_order_of_data(form, kind):
     """With `data` as weights, the weighted sum is the matrix product: edge_ids follow the order of `data`."""
-    matrix = entries(kind)
+    matrix = make_coo_matrix(kind)
     if form in ("csr", "csc"):  # shuffle within rows, without SciPy's conversion, which would merge duplicates
         rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
         order = np.argsort(rows, kind="stable")
@@ -114,7 +114,7 @@ def test_from_scipy_keeps_the_order_of_data(form, kind):
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
 def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
-    matrix = entries(sparse.coo_array).asformat(form)
+    matrix = make_coo_matrix(sparse.coo_array).asformat(form)
     for at, value, text in ((1, 10**6, "offsets[2] is"), (-1, 10**6, "offsets run from 0 to 1000000")):
         changed = matrix.copy()
         changed.indptr[at] = value
@@ -126,7 +126,7 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
 @pytest.mark.parametrize("more", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
 def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
     """SciPy's products accept arrays that are longer than needed, such as those with room for further entries."""
-    matrix = entries(sparse.coo_array).asformat(form)
+    matrix = make_coo_matrix(sparse.coo_array).asformat(form)
     x = np.random.default_rng(1).standard_normal((9, 2))
     expected, data = matrix @ x, matrix.tocoo().data.copy()
     matrix.indices = np.concatenate([matrix.indices, more.astype(matrix.indices.dtype)])
@@ -137,7 +137,7 @@ def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, weights, graph)[0], expected, rtol=1e-14, atol=1e-14)
 
 
-def adjacency(graph, rows):
+def count_adjacencies(graph, rows):
     """Return how often each (source, destination, edge of the networkx graph) occurs among the positions."""
     destinations = graph.prepare().destinations
     return sorted(
@@ -156,7 +156,7 @@ def test_from_networkx(kind):
     expected = [(number[u], number[v], e) for e, pairs in zip(edges, ends, strict=True) for u, v in pairs]
     assert graph.num_edges == len(edges)
     assert graph.num_positions == len(expected) == (1 if g.is_directed() else 2) * len(edges) - (not g.is_directed())
-    assert adjacency(graph, edges) == sorted(expected)
+    assert count_adjacencies(graph, edges) == sorted(expected)
 
 
 def test_from_networkx_multigraph_and_nodes():
@@ -164,7 +164,7 @@ def test_from_networkx_multigraph_and_nodes():
     g.add_node(7)
     graph = CSC.from_networkx(g)
     assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (3, 3, 4)
-    assert adjacency(graph, list(g.edges)) == [(0, 1, (0, 1, 0)), (0, 1, (0, 1, 1)), (2, 1, (2, 1, 0))]
+    assert count_adjacencies(graph, list(g.edges)) == [(0, 1, (0, 1, 0)), (0, 1, (0, 1, 1)), (2, 1, (2, 1, 0))]
     for empty in (nx.Graph(), nx.DiGraph(), nx.empty_graph(3)):
         graph = CSC.from_networkx(empty)
         assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (0, 0, len(empty))
@@ -185,11 +185,11 @@ def test_operators_give_the_same_in_the_new_order(dtype, backend):
     # Sums of products of small integers are exact in any order.
     x, g, weights = (rng.integers(-3, 4, shape).astype(float) for shape in ((60, 8), (60, 8), 200))
 
-    def results(graph, x, g):
+    def compute_results(graph, x, g):
         out = trigraph.agg_weighted_n2n_fwd(x, weights, graph, backend=backend).output_embedding
         return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
-    expected, got = results(graph, x, g), results(other, x[order], g[order])
+    expected, got = compute_results(graph, x, g), compute_results(other, x[order], g[order])
     for right, reordered in zip(expected[:2], got[:2], strict=True):  # by node
         np.testing.assert_array_equal(reordered, right[order])
     np.testing.assert_array_equal(got[2], expected[2])  # by row of edge_weight

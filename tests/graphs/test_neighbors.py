@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
-from table_calls import raises
+from table_calls import assert_raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
@@ -22,17 +22,17 @@ def ethanol_crystal():
     return atoms
 
 
-def slab():
+def slab_with_adsorbate():
     atoms = fcc111("Al", (1, 1, 3), vacuum=6.0)
     add_adsorbate(atoms, molecule("CO"), 1.9, "ontop")
     return atoms
 
 
-def chain():
+def carbon_chain():
     return Atoms("C2", positions=[[0, 0, 0], [1.2, 0.4, 0]], cell=[0, 0, 2.5], pbc=[False, False, True])
 
 
-def left_handed():
+def left_handed_crystal():
     return Atoms("C2", positions=[[0, 0, 0], [1.2, 0.4, 0.3]], cell=[[0, 3, 0], [2.8, 0, 0], [0, 0.5, 3.1]], pbc=True)
 
 
@@ -43,14 +43,14 @@ STRUCTURES = {
     "rock salt": (lambda: bulk("NaCl", "rocksalt", a=5.64), 6.5),
     "one atom": (lambda: bulk("Cu"), 5.2),
     "ethanol crystal": (ethanol_crystal, 3.6),
-    "slab": (slab, 4.5),
-    "chain": (chain, 4.0),
-    "left-handed": (left_handed, 4.3),
+    "slab": (slab_with_adsorbate, 4.5),
+    "chain": (carbon_chain, 4.0),
+    "left-handed": (left_handed_crystal, 4.3),
 }
 
 
 @pytest.fixture(params=["ase", "matscipy"])
-def backend(request, monkeypatch):
+def neighbor_backend(request, monkeypatch):
     """Select each package that finds neighbours, so that the tests hold for both."""
     if request.param == "ase":
         monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
@@ -59,7 +59,7 @@ def backend(request, monkeypatch):
     return request.param
 
 
-def loop_neighbors(atoms, cutoff):
+def find_neighbors_by_loop(atoms, cutoff):
     """Return (src, dst, shift) of every pair within the cutoff, from a loop over all possible images."""
     n, cell, p = len(atoms), np.array(atoms.cell), atoms.positions
     cells = np.array(list(itertools.product(*(range(-8, 9) if c else [0] for c in atoms.pbc))))
@@ -72,13 +72,13 @@ def loop_neighbors(atoms, cutoff):
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_structures(name, backend):
+def test_structures(name, neighbor_backend):
     build, cutoff = STRUCTURES[name]
     atoms = build()
     graph, vec, offset, shifts = EdgeGraph.from_ase(atoms, cutoff)
     src, dst = graph.src, graph.dst
     rows = list(zip(src.tolist(), dst.tolist(), *shifts.T.tolist(), strict=True))
-    assert rows == loop_neighbors(atoms, cutoff)
+    assert rows == find_neighbors_by_loop(atoms, cutoff)
     p = atoms.positions
     np.testing.assert_array_equal(vec, p[src] - p[dst] + offset)
     np.testing.assert_allclose(offset, shifts @ np.array(atoms.cell), rtol=0, atol=1e-13)
@@ -92,7 +92,7 @@ def test_structures(name, backend):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
-def test_atoms_many_cells_away(pbc, dtype, backend):
+def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
     """Atoms moved by whole cells have the same neighbours, up to a limit, beyond which the error names the atom."""
     # Lattice constants are powers of two, so that moved positions are exact up to float32's limit.
     cell = np.array([[4, 0, 0], [1, 4, 0], [-1, 0.5, 4]], dtype)
@@ -124,7 +124,7 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
 
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
-def test_atoms_far_away_without_a_cell(away, backend):
+def test_atoms_far_away_without_a_cell(away, neighbor_backend):
     """Finding distant pairs needs memory that does not grow with their distance."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
     apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, all positions round to one
@@ -144,7 +144,7 @@ def test_atoms_far_away_without_a_cell(away, backend):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("away", [0.0, 1e3, 1e20, 1e37])
-def test_molecules_in_one_search(away, dtype, backend):
+def test_molecules_in_one_search(away, dtype, neighbor_backend):
     """Molecules that overlap share no pairs; distant atoms do not reduce the precision of other molecules."""
     rng = np.random.default_rng(5)
     of_atom = rng.integers(12, size=90)
@@ -167,7 +167,7 @@ def test_molecules_in_one_search(away, dtype, backend):
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
 @pytest.mark.parametrize("length", [1e3, 1e4, 1e6, 1e9, 1e12])
-def test_few_atoms_in_a_large_cell(length, pbc, backend):
+def test_few_atoms_in_a_large_cell(length, pbc, neighbor_backend):
     """Few atoms in a huge periodic cell need little memory."""
     positions = np.array([[0.5, 0, 0], [1, -1, 0], [1, 0, -1], [0.2, 0.5 + 0.7 * length, 0.9]])
     graph, _, _, shifts = EdgeGraph.from_positions(positions, 4.0, length * np.eye(3), pbc)
@@ -176,7 +176,7 @@ def test_few_atoms_in_a_large_cell(length, pbc, backend):
 
 
 @pytest.mark.parametrize("unit", [1e-140, 1e-100, 1e-9, 1e9, 1e100, 1e140])
-def test_lengths_in_any_unit(unit, backend):
+def test_lengths_in_any_unit(unit, neighbor_backend):
     atoms = ethanol_crystal()
     for pbc in (True, False):
         plain = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
@@ -186,8 +186,8 @@ def test_lengths_in_any_unit(unit, backend):
         np.testing.assert_array_equal(scaled.shifts, plain.shifts)
 
 
-def test_atoms_far_above_a_slab(backend):
-    atoms = slab()
+def test_atoms_far_above_a_slab(neighbor_backend):
+    atoms = slab_with_adsorbate()
     atoms.rotate(33, (1, 2, 3), rotate_cell=True)
     near = EdgeGraph.from_ase(atoms, 2.0)
     up = np.cross(*np.array(atoms.cell)[:2])
@@ -207,14 +207,14 @@ def test_atoms_far_above_a_slab(backend):
 
 @pytest.mark.parametrize("n", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_neighbors(n, dtype, backend):
+def test_no_neighbors(n, dtype, neighbor_backend):
     graph, vec, offset, shifts = EdgeGraph.from_positions(np.zeros((n, 3), dtype), 1.0)
     assert (graph.num_nodes, graph.num_edges) == (n, 0)
     assert vec.shape == offset.shape == shifts.shape == (0, 3)
     assert vec.dtype == offset.dtype == dtype
 
 
-def test_a_pair_at_the_cutoff_is_both_edges_or_none(backend):
+def test_a_pair_at_the_cutoff_is_both_edges_or_none(neighbor_backend):
     """For distances within rounding of the cutoff, either both an edge and its reverse are found, or neither."""
     atoms = bulk("NaCl", "rocksalt", a=5.64).repeat((2, 2, 1))
     atoms.positions += [0.1, 0.7, 1.3]
@@ -225,7 +225,7 @@ def test_a_pair_at_the_cutoff_is_both_edges_or_none(backend):
 # Bad input
 
 
-def place(**changes):
+def neighbor_arguments(**changes):
     return {"positions": np.eye(3), "cutoff": 2.0, **changes}
 
 
@@ -235,26 +235,38 @@ INDEPENDENT = "expected independent vectors in periodic directions"
 AT_MOST = "expected absolute values of at most 2^500 = 3.3e+150"
 CUTOFFS = "expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150"
 BAD_PLACES = [
-    (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype int64; expected native float32 or float64"),
-    (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
-    (place(positions=np.diag([1, np.nan, 1])), ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
-    (place(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
     (
-        place(positions=np.zeros((2, 3))),
+        neighbor_arguments(positions=np.eye(3, dtype=int)),
+        TypeError,
+        "positions has dtype int64; expected native float32 or float64",
+    ),
+    (neighbor_arguments(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
+    (
+        neighbor_arguments(positions=np.diag([1, np.nan, 1])),
+        ValueError,
+        "positions[1] is [0.0, nan, 0.0]; expected finite values",
+    ),
+    (neighbor_arguments(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
+    (
+        neighbor_arguments(positions=np.zeros((2, 3))),
         ValueError,
         "vec[0] is [0.0, 0.0, 0.0] (edge from node 0 to node 1); expected a finite vector of non-zero length",
     ),
-    (place(cutoff=1e151), ValueError, f"cutoff is 1e+151; {CUTOFFS}"),
-    (place(cutoff=1e-151), ValueError, f"cutoff is 1e-151; {CUTOFFS}"),
-    (place(cutoff=True), TypeError, "cutoff is a bool; expected a number"),
-    (place(cutoff=0), ValueError, "cutoff is 0.0; expected a finite number above 0"),
-    (place(cutoff=np.float32(np.nan)), ValueError, "cutoff is nan; expected a finite number above 0"),
-    (place(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
-    (place(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
-    (place(cell=np.diag([1, np.inf, 1])), ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),
-    (place(pbc=True), ValueError, f"cell is None with pbc [True, True, True]; {INDEPENDENT}"),
+    (neighbor_arguments(cutoff=1e151), ValueError, f"cutoff is 1e+151; {CUTOFFS}"),
+    (neighbor_arguments(cutoff=1e-151), ValueError, f"cutoff is 1e-151; {CUTOFFS}"),
+    (neighbor_arguments(cutoff=True), TypeError, "cutoff is a bool; expected a number"),
+    (neighbor_arguments(cutoff=0), ValueError, "cutoff is 0.0; expected a finite number above 0"),
+    (neighbor_arguments(cutoff=np.float32(np.nan)), ValueError, "cutoff is nan; expected a finite number above 0"),
+    (neighbor_arguments(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
+    (neighbor_arguments(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (
-        place(pbc=[True, True, False], cell=FLAT),
+        neighbor_arguments(cell=np.diag([1, np.inf, 1])),
+        ValueError,
+        "cell[1] is [0.0, inf, 0.0]; expected finite values",
+    ),
+    (neighbor_arguments(pbc=True), ValueError, f"cell is None with pbc [True, True, True]; {INDEPENDENT}"),
+    (
+        neighbor_arguments(pbc=[True, True, False], cell=FLAT),
         ValueError,
         f"cell is {FLAT.tolist()} with pbc [True, True, False]; {INDEPENDENT}",
     ),
@@ -264,4 +276,4 @@ BAD_PLACES = [
 @pytest.mark.parametrize(("arguments", "error", "text"), BAD_PLACES, ids=range(len(BAD_PLACES)))
 def test_bad_positions(arguments, error, text):
     with np.errstate(invalid="ignore"):
-        raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)
+        assert_raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)

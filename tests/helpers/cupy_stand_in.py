@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from table_calls import draw
+from table_calls import draw_operator_arguments
 
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
@@ -21,11 +21,11 @@ from trigraph.graphs import base, csc
 from trigraph.graphs import to_device as moved
 
 
-class Misuse(AssertionError):
+class DeviceMisuse(AssertionError):
     """A use that would give wrong numbers, or an error, on a device."""
 
 
-class Device:
+class DeviceContext:
     """A device; ``with`` makes it the current one."""
 
     compute_capability = "90"
@@ -78,11 +78,11 @@ class Stream:
 
     def synchronize(self):
         if self.captured or state.capturing:
-            raise Misuse("the stream is captured: nothing can wait for it")
+            raise DeviceMisuse("the stream is captured: nothing can wait for it")
         self.waited = next(state.clock)
 
 
-class State:
+class DeviceState:
     """The current device and stream, and counts."""
 
     def __init__(self):
@@ -94,45 +94,45 @@ class State:
         self.launches = 0  # launches of our kernels and of CuPy's own
 
 
-state = State()
+state = DeviceState()
 state.stream = Stream(0)
 
 
-class Memory:
+class TrackedMemory:
     """Memory of an array and its views: the device, and the time and stream of the last write."""
 
     mem = types.SimpleNamespace(ptr=None)  # CuPy's object has this attribute
 
     def __init__(self):
         self.device = state.device
-        self.written()
+        self.record_write()
 
-    def written(self):
+    def record_write(self):
         self.stream, self.time = state.stream, next(state.clock)
 
-    def used(self):
+    def record_use(self):
         if self.device != state.device:
-            raise Misuse(f"an array on device {self.device} is used while device {state.device} is current")
+            raise DeviceMisuse(f"an array on device {self.device} is used while device {state.device} is current")
         latest = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
         if self.stream.ptr != state.stream.ptr and self.time > latest:
-            raise Misuse("an array is used that another stream may still write")
+            raise DeviceMisuse("an array is used that another stream may still write")
 
 
-def _plain(value):
+def _to_numpy(value):
     """Return a value with NumPy arrays in place of the stand-in's."""
     if isinstance(value, ndarray):
-        value.memory.used()
+        value.memory.record_use()
         return value.array
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
+        return type(value)(map(_to_numpy, value))
     return value
 
 
-def _wrapped(value):
+def _to_device_array(value):
     """Return a result as CuPy does: an array of rank 0 where NumPy returns a number."""
     if isinstance(value, (np.ndarray, np.generic)):
-        return ndarray(*_allocated(np.asarray(value)))
-    return tuple(map(_wrapped, value)) if isinstance(value, tuple) else value
+        return ndarray(*_copy_to_device(np.asarray(value)))
+    return tuple(map(_to_device_array, value)) if isinstance(value, tuple) else value
 
 
 class UnownedMemory:
@@ -140,7 +140,7 @@ class UnownedMemory:
 
     def __init__(self, ptr, size, owner, device):
         self.ptr, self.owner = ptr, owner
-        self.memory = Memory()
+        self.memory = TrackedMemory()
         self.memory.device, self.memory.time, self.memory.mem = device, 0, self
 
 
@@ -163,13 +163,13 @@ def using_allocator(allocator):
     return mock.patch.object(state, "allocator", allocator)
 
 
-def _allocated(array):
+def _copy_to_device(array):
     """Return a new array and its memory, from the current allocator."""
     if state.allocator is None or array.size == 0:
         return array, None
     place, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
     place[...] = array
-    memory.written()
+    memory.record_write()
     return place, memory
 
 
@@ -180,13 +180,13 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         if memptr is not None:  # CuPy's constructor: shape, dtype, memptr, strides
             array, memory = memptr.array(array, memory, strides)
         self.array = array
-        self.memory = memory or Memory()
+        self.memory = memory or TrackedMemory()
 
     shape, dtype, size, ndim, itemsize, nbytes, strides, flags = (
         property(lambda self, name=name: getattr(self.array, name))
         for name in ("shape", "dtype", "size", "ndim", "itemsize", "nbytes", "strides", "flags")
     )
-    device = property(lambda self: Device(self.memory.device))
+    device = property(lambda self: DeviceContext(self.memory.device))
     data = property(
         lambda self: types.SimpleNamespace(
             ptr=self.array.ctypes.data, mem=self.memory.mem, device_id=self.memory.device
@@ -195,26 +195,26 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     T = property(lambda self: ndarray(self.array.T, self.memory))
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
-        result = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
+        result = getattr(ufunc, method)(*map(_to_numpy, inputs), **kwargs)
         state.launches += 1
         if out is None:
-            return _wrapped(result)
+            return _to_device_array(result)
         out[0].array[...] = result
-        out[0].memory.written()
+        out[0].memory.record_write()
         return out[0]
 
     def __array__(self, *_, **__):
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __getitem__(self, key):
-        part = self.array[_plain(key)]
+        part = self.array[_to_numpy(key)]
         shares = isinstance(part, np.ndarray) and part.base is not None and np.shares_memory(part, self.array)
         return ndarray(part, self.memory) if shares else ndarray(np.asarray(part))
 
     def __setitem__(self, key, value):
-        self.memory.used()
-        self.array[_plain(key)] = _plain(value)
-        self.memory.written()
+        self.memory.record_use()
+        self.array[_to_numpy(key)] = _to_numpy(value)
+        self.memory.record_write()
         state.launches += 1
 
     def __len__(self):
@@ -230,8 +230,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return a NumPy array, after waiting for the current stream."""
         state.stream.synchronize()
         if out is None:
-            return _plain(self).copy()
-        out[...] = _plain(self)
+            return _to_numpy(self).copy()
+        out[...] = _to_numpy(self)
         return out
 
     def __int__(self):
@@ -249,13 +249,13 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         if name not in ("astype", "copy", "sum", "min", "max", "argmax", "any", "all", "cumsum"):
             raise AttributeError(name)
         state.launches += 1
-        return lambda *args, **kwargs: _wrapped(getattr(_plain(self), name)(*_plain(args), **kwargs))
+        return lambda *args, **kwargs: _to_device_array(getattr(_to_numpy(self), name)(*_to_numpy(args), **kwargs))
 
 
 ndarray.__module__ = "cupy"
 
 
-class Kernel:
+class CompiledKernel:
     """One instance of a kernel."""
 
     def __init__(self, family, name):
@@ -264,18 +264,22 @@ class Kernel:
 
     def __call__(self, grid, block, args, shared_mem=0):
         if shared_mem > self.max_dynamic_shared_size_bytes:
-            raise Misuse(f"{self.name} is launched with {shared_mem} bytes of shared memory, which nobody asked for")
+            raise DeviceMisuse(
+                f"{self.name} is launched with {shared_mem} bytes of shared memory, which nobody asked for"
+            )
         if not (isinstance(grid, tuple) and isinstance(block, tuple)):
-            raise Misuse(f"{self.name} is launched with a grid {grid} and a block {block} that are not tuples")
+            raise DeviceMisuse(f"{self.name} is launched with a grid {grid} and a block {block} that are not tuples")
         args = [a for value in args for a in (value if isinstance(value, tuple) else (value,))]
         if not all(isinstance(value, (ndarray, np.generic)) for value in args):
-            raise Misuse(f"{self.name} is launched with arguments whose types say nothing of a kernel's parameters")
-        if any(n > most for n, most in zip(grid, Device.largest_grid, strict=False)):
-            raise Misuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
+            raise DeviceMisuse(
+                f"{self.name} is launched with arguments whose types say nothing of a kernel's parameters"
+            )
+        if any(n > most for n, most in zip(grid, DeviceContext.largest_grid, strict=False)):
+            raise DeviceMisuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)
         parameters = library.layout(self.name).flat
         plain = [
-            None if p.is_pointer and not isinstance(a, ndarray) else _plain(a)
+            None if p.is_pointer and not isinstance(a, ndarray) else _to_numpy(a)
             for a, p in zip(args, parameters, strict=True)
         ]
         state.launches += 1
@@ -283,7 +287,7 @@ class Kernel:
             library.launch(self.name, grid, block, plain, shared_mem, "forward", 0)
         for value, parameter in zip(args, parameters, strict=True):
             if isinstance(value, ndarray) and not parameter.is_const:
-                value.memory.written()
+                value.memory.record_write()
 
 
 class RawModule:
@@ -294,7 +298,7 @@ class RawModule:
 
     def get_function(self, name):
         assert name == "function"
-        return Kernel(self._family, self._name)
+        return CompiledKernel(self._family, self._name)
 
 
 def compile_using_nvrtc(source, options, filename, name_expressions):
@@ -303,7 +307,7 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
     return f"{family}\n{name}".encode(), {name: "function"}
 
 
-def capturing():
+def capture_stream():
     """Capture a stream; any synchronisation raises an error meanwhile."""
     return mock.patch.object(state, "capturing", True)
 
@@ -322,21 +326,21 @@ def asnumpy(value):
 
 def draw_on_device(op, dtype=np.float32, **options):
     """Return arguments of an operator, and the same arguments on the device."""
-    values = draw(op, dtype, **options)
+    values = draw_operator_arguments(op, dtype, **options)
     return values, {name: moved(value) for name, value in values.items()}
 
 
-def install(monkeypatch, cache):
+def install_cupy(monkeypatch, cache):
     """Make ``import cupy`` find the stand-in; "compiled" kernels are written to the folder `cache`."""
     global state
-    state = State()
+    state = DeviceState()
     state.stream = Stream(0)
     cupy = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, asnumpy
     cupy.isfinite, cupy.hypot, cupy.minimum, cupy.maximum = np.isfinite, np.hypot, np.minimum, np.maximum
     cupy.cuda = types.SimpleNamespace(
-        Device=Device,
+        Device=DeviceContext,
         Stream=Stream,
         UnownedMemory=UnownedMemory,
         MemoryPointer=MemoryPointer,
@@ -348,19 +352,21 @@ def install(monkeypatch, cache):
     )
     cupy.may_share_memory = lambda a, b: np.may_share_memory(a.array, b.array)
 
-    def function(name):
-        def run(*args, **kwargs):
+    def make_array_function(name):
+        def call_numpy(*args, **kwargs):
             state.launches += not name.startswith("empty")
             numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised numbers would warn
-            return _wrapped(getattr(np, numpy_name)(*_plain(args), **{n: _plain(v) for n, v in kwargs.items()}))
+            return _to_device_array(
+                getattr(np, numpy_name)(*_to_numpy(args), **{n: _to_numpy(v) for n, v in kwargs.items()})
+            )
 
-        return run
+        return call_numpy
 
     for name in (
         "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",
         "empty_like", "flatnonzero", "searchsorted", "stack", "take", "where", "zeros", "zeros_like",
     ):  # fmt: skip
-        setattr(cupy, name, function(name))
+        setattr(cupy, name, make_array_function(name))
     cupyx = types.ModuleType("cupyx")
     cupyx.empty_pinned = np.empty
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -47,16 +47,16 @@ def read_widths(block):
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
 
-def _triplets(inputs, outputs, at):
+def _list_triplets(inputs, outputs, at):
     """Return pairs of an input edge and an output edge that ends (at=1) or begins (at=0) at its end; atoms differ."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
     return {"in": into, "out": out, "out_agg": number_members(out)}
 
 
-def _quadruplets(main, qint):
+def _list_quadruplets(main, qint):
     """Return quadruplets d -> b -> a <- c: edges d -> b and c -> a of the main graph, b -> a of the other."""
-    before, after = _triplets(main, qint, at=0), _triplets(qint, main, at=1)
+    before, after = _list_triplets(main, qint, at=0), _list_triplets(qint, main, at=1)
     lengths = np.bincount(before["out"], minlength=qint.shape[1])
     each = lengths[after["in"]]
     first = (np.cumsum(lengths) - lengths)[after["in"]]
@@ -68,7 +68,7 @@ def _quadruplets(main, qint):
 
 
 @dataclass(frozen=True)
-class Structure:
+class NeighborStructure:
     """A structure's pairs of neighbours, each once, for each graph of GemNet-OC; they yield all lists, as in the model.
 
     `pairs` are int64 arrays of shape (2, num_pairs), for ``main``, ``qint``, ``aeaint`` and ``aint``.
@@ -80,16 +80,16 @@ class Structure:
     def __add__(self, other):
         """Return two structures side by side; the second one's atoms come last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
-        return Structure(self.num_atoms + other.num_atoms, pairs)
+        return NeighborStructure(self.num_atoms + other.num_atoms, pairs)
 
-    def edges(self, name):
+    def directed_edges(self, name):
         """Return edges in both directions: one direction first for the main graph, sorted by target for the others."""
         edges = np.concatenate([self.pairs[name], self.pairs[name][::-1]], axis=1)
         return edges if name == "main" else edges[:, np.lexsort(edges)]
 
-    def lists(self):
+    def index_lists(self):
         """Return the index arrays that blocks take."""
-        main, qint, aeaint, aint = (self.edges(name) for name in ("main", "qint", "aeaint", "aint"))
+        main, qint, aeaint, aint = (self.directed_edges(name) for name in ("main", "qint", "aeaint", "aint"))
         half = self.pairs["main"].shape[1]
         return {
             "main": main,
@@ -97,27 +97,31 @@ class Structure:
             "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": number_members(aeaint[1])},
             "a2a": {"edge_index": aint, "target_neighbor_idx": number_members(aint[1])},
             "id_swap": np.roll(np.arange(2 * half), -half),
-            "e2e": _triplets(main, main, at=1),
-            "a2e": _triplets(aeaint, main, at=1),
-            "e2a": _triplets(main, aeaint, at=1),
-            "quad": _quadruplets(main, qint),
+            "e2e": _list_triplets(main, main, at=1),
+            "a2e": _list_triplets(aeaint, main, at=1),
+            "e2a": _list_triplets(main, aeaint, at=1),
+            "quad": _list_quadruplets(main, qint),
         }
 
 
-def molecule(num_atoms, neighbors):
+def draw_molecule(num_atoms, neighbors):
     """Return random atoms; each graph joins the nearest pairs, with `neighbors` for each atom on average."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
     every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
     nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
-    return Structure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
+    return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
-def tensors(lists):
+def convert_to_tensors(lists):
     """Return int64 arrays as tensors, in dicts of any depth."""
-    return {n: tensors(v) for n, v in lists.items()} if isinstance(lists, dict) else torch.from_numpy(lists.copy())
+    return (
+        {n: convert_to_tensors(v) for n, v in lists.items()}
+        if isinstance(lists, dict)
+        else torch.from_numpy(lists.copy())
+    )
 
 
-def _scale(model):
+def _set_scale_factors(model):
     """Set the scale factors to values other than 0 (fairchem's mark of an unfitted factor) and 1."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
@@ -125,9 +129,9 @@ def _scale(model):
             parameter.data.copy_(0.75 + torch.rand((), generator=generator))
 
 
-def draw_rows(structure):
+def list_block_inputs(structure):
     """Return, for each input of a block, its width and an atom to which each of its rows belongs."""
-    lists = structure.lists()
+    lists = structure.index_lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
     aeaint, aint = lists["a2ee2a"]["edge_index"][1], lists["a2a"]["edge_index"][1]
     radial = dict.fromkeys(("", "_sph", "_a2e", "_e2e"), main) | {"_qint": qint, "_aint": aint}
@@ -160,9 +164,9 @@ class FairchemBlock(torch.nn.Module):
             every = {f"{name}_interaction": True for name in ("quad", "atom_edge", "edge_atom", "atom")}
             sizes = read_widths(block.InteractionBlock)
             self.block = block.InteractionBlock(**sizes, activation="silu", **every)
-        _scale(self)
+        _set_scale_factors(self)
 
-    rows = staticmethod(draw_rows)
+    rows = staticmethod(list_block_inputs)
 
     def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetOC.forward calls it."""
@@ -173,27 +177,27 @@ class FairchemBlock(torch.nn.Module):
             for name in ("a2a", "a2ee2a")
         }
 
-        def padded(name):
+        def padded_indices(name):
             return {"idx_sph_outer": lists[name]["out"], "idx_sph_inner": lists[name]["out_agg"]}
 
         qint = {
             "rad": mlp["rbf_qint"](x["rad"]),
             "cir": mlp["cbf_qint"](x["rad_qint"], x["cir_qint"], idx_sph_outer=quad["triplet_in"]["out"]),
-            "sph": mlp["sbf_qint"](x["rad_sph"], x["sph"], **padded("quad")),
+            "sph": mlp["sbf_qint"](x["rad_sph"], x["sph"], **padded_indices("quad")),
         }
         a2e = {
             "rad": mlp["rbf_aeint"](x["rad_aeaint"]),
-            "cir": mlp["cbf_aeint"](x["rad_a2e"], x["cir_a2e"], **padded("a2e")),
+            "cir": mlp["cbf_aeint"](x["rad_a2e"], x["cir_a2e"], **padded_indices("a2e")),
         }
         e2a = {
             "rad": mlp["rbf_eaint"](x["rad"]),
             "cir": mlp["cbf_eaint"](
-                x["rad_e2a"], x["cir_e2a"], **of_atoms["a2ee2a"], **padded("e2a"), num_atoms=num_atoms
+                x["rad_e2a"], x["cir_e2a"], **of_atoms["a2ee2a"], **padded_indices("e2a"), num_atoms=num_atoms
             ),
         }
         e2e = {
             "rad": mlp["rbf_tint"](x["rad"]),
-            "cir": mlp["cbf_tint"](x["rad_e2e"], x["cir_e2e"], **padded("e2e")),
+            "cir": mlp["cbf_tint"](x["rad_e2e"], x["cir_e2e"], **padded_indices("e2e")),
         }
         h, m = self.block(
             h=x["h"],
@@ -229,12 +233,14 @@ class MatterGenBlock(torch.nn.Module):
             self.mlp_rbf_h = dense.Dense(RADIAL, RBF, activation=None, bias=False)
             make = block.InteractionBlockTripletsOnly
             self.block = make(**read_widths(make), activation="swish", scale_file="none.json")
-        _scale(self)
+        _set_scale_factors(self)
 
     @staticmethod
     def rows(structure):
-        """Return the inputs of the block from `draw_rows`."""
-        return {n: row for n, row in draw_rows(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")}
+        """Return the inputs of the block from `list_block_inputs`."""
+        return {
+            n: row for n, row in list_block_inputs(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")
+        }
 
     def forward(self, x, lists):
         """Return the embeddings of atoms and edges after the block, as GemNetT.forward calls it."""
@@ -260,7 +266,7 @@ class MatterGenBlock(torch.nn.Module):
 BLOCKS = {"fairchem": FairchemBlock, "mattergen": MatterGenBlock}
 
 
-def inputs(rows, dtype):
+def draw_inputs(rows, dtype):
     """Return random inputs that require gradients."""
     rng = np.random.default_rng(0)
     return {

@@ -16,7 +16,7 @@ from trigraph.torch.potentials import captured, replay, training_step
 WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "unique", "masked_select", "bincount")
 
 
-def waits(func, args):
+def waits_for_device(func, args):
     """Return whether an operation waits for the device."""
     name = func._schema.name.partition("::")[2].split(".")[0]
     by_mask = name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
@@ -24,7 +24,7 @@ def waits(func, args):
     return name.startswith(WAITING[-3:]) or name in WAITING or by_mask or repeats
 
 
-class Recorder(TorchDispatchMode):
+class OperationRecorder(TorchDispatchMode):
     """Records operations with their arguments and results, and the values that they overwrite."""
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Recorder(TorchDispatchMode):
         self.calls, self.before = [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if waits(func, args):
+        if waits_for_device(func, args):
             raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
         named = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **(kwargs or {})}
         for argument in func._schema.arguments:
@@ -68,10 +68,10 @@ state = SimpleNamespace(graphs=[], capturing=False)
 
 
 @contextlib.contextmanager
-def graph(cuda_graph, pool=None):
+def capture_graph(cuda_graph, pool=None):
     state.capturing = True
     try:
-        with Recorder() as recorder:
+        with OperationRecorder() as recorder:
             yield
         cuda_graph.calls = recorder.calls
         for tensor, value in reversed(recorder.before):  # a capture computes nothing
@@ -80,10 +80,10 @@ def graph(cuda_graph, pool=None):
         state.capturing = False
 
 
-def install(monkeypatch):
+def install_cuda_graphs(monkeypatch):
     """Let calls on CPU tensors be captured; return the list of graphs."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
-    named = {"CUDAGraph": CUDAGraph, "graph": graph, "Stream": lambda: stream, "current_stream": lambda: stream}
+    named = {"CUDAGraph": CUDAGraph, "graph": capture_graph, "Stream": lambda: stream, "current_stream": lambda: stream}
     named |= {"stream": contextlib.nullcontext, "device": contextlib.nullcontext, "graph_pool_handle": lambda: (0, 1)}
     named |= {"Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None)}
     named |= {"is_current_stream_capturing": lambda: state.capturing}

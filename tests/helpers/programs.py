@@ -13,7 +13,7 @@ def run_command(*command, status=0, timeout=600, **keywords):
     return done
 
 
-def running(pid):
+def is_running(pid):
     """Return whether a process exists and is not a zombie (killed, but not waited for)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"

@@ -29,14 +29,14 @@ def radius_graph(pos, r, batch, max_num_neighbors):
     return torch.stack(keep.nonzero(as_tuple=True)[::-1])
 
 
-def triplets(edge_index, num_nodes):
+def list_triplets(edge_index, num_nodes):
     j, i = edge_index
     ji, kj = ((i[None] == j[:, None]) & (j[None] != i[:, None])).nonzero(as_tuple=True)
     return i, j, i[ji], j[ji], j[kj], kj, ji
 
 
-def patch(monkeypatch, peer):
+def patch_pyg_dimenet(monkeypatch, peer):
     """Replace functions of PyG's module that a plain installation lacks, and its float32 zeros by float64."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
-    monkeypatch.setattr(peer, "triplets", triplets)
+    monkeypatch.setattr(peer, "triplets", list_triplets)
     monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

@@ -23,14 +23,16 @@ SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions"
 GRAPHS = {name: kind.at_random for name, kind in graphs.GRAPHS.items()}
 
 
-def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, data="any", **sizes):
+def draw_operator_arguments(
+    op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, data="any", **sizes
+):
     """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
 
     For an operator with several graph objects, `graph` is a mapping from name to object.
 
     With the default seed edges are spread evenly over nodes; with others, most may belong to a few nodes.
 
-    `data` selects the distribution of numbers, as in `trigraph.verification.cases.draw`.
+    `data` selects the distribution of numbers, as in `trigraph.verification.cases.draw_operator_arguments`.
 
     Optional arguments are present unless `setting` has None; results of fwd are passed to bwd.
     """
@@ -53,19 +55,19 @@ def list_graphs(op, values):
     return {a.name: values[a.name] for a in op.graph.arguments} if op.graph else {}
 
 
-def fields(op, result):
+def map_fields(op, result):
     """Return the result of `op` as a mapping from field to array, without fields that its choices exclude."""
     if op.single:
         return {op.fields[0].name: result}
     return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}
 
 
-def compute(op, values, **keywords):
+def compute_fields(op, values, **keywords):
     """Call `op` through the front door; return a mapping from field to array."""
-    return fields(op, FUNCTIONS[op.name](**values, **keywords))
+    return map_fields(op, FUNCTIONS[op.name](**values, **keywords))
 
 
-def assert_right(op, values, got, chunked, expected=None):
+def assert_accurate(op, values, got, chunked, expected=None):
     """Assert the accuracy rule against the judge's triples (`expected`), for sums in chunks or direct sums."""
     sizes = bind_sizes(op, values)
     tolerance = tolerances.accuracy(chunked, evaluate(op.definition.terms, sizes))
@@ -88,7 +90,7 @@ def assert_same_bits(got, expected):
         assert got[name].tobytes() == value.tobytes(), name
 
 
-def raises(kind, text, function, *args, **kwargs):
+def assert_raises(kind, text, function, *args, **kwargs):
     """Assert that a call raises exactly `kind` with exactly `text` (or a compiled pattern that matches all of it)."""
     with pytest.raises(kind) as caught:
         function(*args, **kwargs)

@@ -4,13 +4,15 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import EVERY, compute, draw, raises
+from table_calls import EVERY, assert_raises, compute_fields, draw_operator_arguments
 
 from trigraph.backends import FUNCTIONS
 from trigraph.checks import choice_number, evaluate_shape
 from trigraph.table import SYMBOLS, names_in
 
-GIVEN = [(op, a) for op in EVERY for a in op.select_present(draw(op))]  # without arguments that the drawn calls lack
+GIVEN = [
+    (op, a) for op in EVERY for a in op.select_present(draw_operator_arguments(op))
+]  # without arguments that the drawn calls lack
 
 
 def find_sizes(op, values):
@@ -26,7 +28,7 @@ def find_sizes(op, values):
     return sizes
 
 
-def limits(op, symbol):
+def describe_limits(op, symbol):
     maximum = op.definition.symbol(symbol).maximum
     return f">= {SYMBOLS[symbol].minimum}" + (f" and <= {maximum}" if maximum is not None else "")
 
@@ -35,7 +37,7 @@ def format_tuple(items):
     return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
 
 
-def with_numbers(array, sizes, free=()):
+def describe_shape(array, sizes, free=()):
     """Return the symbolic shape and its numbers as in error texts; symbols in `free` have no number."""
     numbers = [
         d if names_in(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
@@ -43,16 +45,16 @@ def with_numbers(array, sizes, free=()):
     return f"{format_tuple(array.dims)} = {format_tuple(numbers)}"
 
 
-def without_whole(op, array, shape, axis, sizes):
+def describe_indivisible_axis(op, array, shape, axis, sizes):
     """Return a pattern of the error text for an axis that no whole number of a symbol fits."""
-    symbol = bound_by(op, array, axis)
+    symbol = find_defined_symbol(op, array, axis)
     other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {format_tuple(array.dims)}"
-    end = f" with a whole {symbol} {limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
+    end = f" with a whole {symbol} {describe_limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
 
 
-def bound_by(op, array, axis):
+def find_defined_symbol(op, array, axis):
     """Return the symbol whose size this axis defines; None if its size must agree with earlier axes."""
     bound = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
     bound |= {f"has_{n}" for n in op.definition.optional}
@@ -70,11 +72,11 @@ LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index",
 OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
 
 
-def classify_array(op, array):
+def describe_array_kind(op, array):
     """Return the properties of an array argument that the checks distinguish; one kind takes one path."""
     axes = set()
     for k, dim in enumerate(array.dims):
-        symbol = bound_by(op, array, k)
+        symbol = find_defined_symbol(op, array, k)
         if symbol is None:
             axes.add("known")
         else:
@@ -92,21 +94,23 @@ def pick_one_each(items, kind, name):
     return list(params.values())
 
 
-def _label(op, array):
+def label_parameter(op, array):
     return f"{op.name}-{array.name}"
 
 
-EACH_KIND = pick_one_each(GIVEN, classify_array, _label)
+EACH_KIND = pick_one_each(GIVEN, describe_array_kind, label_parameter)
 ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
 INDICES = [p for p in EACH_KIND if p.values[1].index]
 ATTRIBUTES = [(op, a) for op in EVERY for a in op.attributes]
-WIDTHS = pick_one_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, _label)
-NUMBERS = pick_one_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
-CHOICES = pick_one_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
+WIDTHS = pick_one_each(
+    [p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, label_parameter
+)
+NUMBERS = pick_one_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, label_parameter)
+CHOICES = pick_one_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, label_parameter)
 FIELDS = pick_one_each(
-    [(op, f) for op in EVERY for f in op.fields if f.name in compute(op, draw(op))],
+    [(op, f) for op in EVERY for f in op.fields if f.name in compute_fields(op, draw_operator_arguments(op))],
     lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
-    _label,
+    label_parameter,
 )
 EACH_OPERATOR = pick_one_each(
     [(op,) for op in EVERY],
@@ -119,10 +123,10 @@ SELECTIVE = pick_one_each([(op,) for op in EVERY if op.selective], lambda op: op
 
 def assert_refused(op, values, error, text, **keywords):
     """Assert that a call raises exactly this text after the operator's name."""
-    raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
+    assert_raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
 
 
-def empty_like(shape, order="C", offset=0, dtype="float64"):
+def empty_array(shape, order="C", offset=0, dtype="float64"):
     """Return an uninitialised array in this order, `offset` bytes after an aligned address."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + 16, np.uint8)

@@ -23,39 +23,42 @@ class Stream(NamedTuple):
     cuda_stream: int = 0
 
 
-def _on_cpu(function):
+def _replace_device_by_cpu(function):
     """Return a function of torch that treats the device as the CPU."""
 
-    def run(*args, **kwargs):
+    def call_on_cpu(*args, **kwargs):
         args = ["cpu" if isinstance(a, (torch.device, str)) else a for a in args]
         kwargs.pop("pin_memory", None)
         return function(*args, **{n: "cpu" if n == "device" and v is not None else v for n, v in kwargs.items()})
 
-    return run
+    return call_on_cpu
 
 
-def install(monkeypatch, cache):
+def install_torch_and_cupy(monkeypatch, cache):
     """Install both stand-ins; return CuPy's module, torch's current stream, and the records.
 
     The records are the streams that were recorded, by address, and the sizes of each allocation.
     """
     torch.compiler.reset()  # loads the compiler, which lists torch's functions as it finds them
-    cupy, state = cupy_stand_in.install(monkeypatch, cache), SimpleNamespace(stream=Stream(), recorded=[], allocated=[])
+    cupy, state = (
+        cupy_stand_in.install_cupy(monkeypatch, cache),
+        SimpleNamespace(stream=Stream(), recorded=[], allocated=[]),
+    )
     arrays._wrap_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, s: state.recorded.append((t.data_ptr(), s)))
     for name in ("arange", "zeros", "full", "as_tensor", "tensor"):
-        monkeypatch.setattr(torch, name, _on_cpu(getattr(torch, name)))
-    empty, from_dlpack = _on_cpu(torch.empty), torch.utils.dlpack.from_dlpack
+        monkeypatch.setattr(torch, name, _replace_device_by_cpu(getattr(torch, name)))
+    empty, from_dlpack = _replace_device_by_cpu(torch.empty), torch.utils.dlpack.from_dlpack
     monkeypatch.setattr(torch, "empty", lambda *size, **kw: (state.allocated.append(size), empty(*size, **kw))[1])
-    monkeypatch.setattr(torch.Tensor, "to", _on_cpu(torch.Tensor.to))
+    monkeypatch.setattr(torch.Tensor, "to", _replace_device_by_cpu(torch.Tensor.to))
     monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
 
     def view_as_cupy(array):
         return torch.from_numpy(array.array) if type(array) is cupy_stand_in.ndarray else from_dlpack(array)
 
-    def stream(chosen):
+    def use_stream(chosen):
         return mock.patch.object(state, "stream", chosen or state.stream)
 
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", view_as_cupy)
@@ -63,7 +66,7 @@ def install(monkeypatch, cache):
         monkeypatch.setattr(torch.cuda, name, lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: state.stream)
-    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "stream", use_stream)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cupy_stand_in.state.capturing)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     for name in ("base", "csc"):
@@ -71,13 +74,13 @@ def install(monkeypatch, cache):
     return cupy, state
 
 
-def tensors(value):
+def convert_to_tensors(value):
     """Return arguments with tensors in place of NumPy's arrays; graphs are built from tensors."""
     if isinstance(value, dict):
-        return {name: tensors(v) for name, v in value.items()}
+        return {name: convert_to_tensors(v) for name, v in value.items()}
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     if hasattr(value, "prepare"):
         make, arguments = value.__reduce__()
-        return make(*map(tensors, arguments))
+        return make(*map(convert_to_tensors, arguments))
     return value

@@ -2,27 +2,27 @@
 
 import cupy_stand_in
 import pytest
-from host_kernels import library
+from host_kernels import build_test_library
 
 from trigraph.gpu.launcher import HostLibrary
 
 
 @pytest.fixture(params=["forward", "reverse", "random"])
-def order(request):
+def thread_order(request):
     return request.param
 
 
 @pytest.fixture(scope="session", params=[(), pytest.param(("-DCUDA_HOST_UCONTEXT",), marks=pytest.mark.slow)])
 def faults_fast(request):
     """The faults, with fibers by ucontext, which processors other than x86-64 and aarch64 use."""
-    return HostLibrary(library("faults", extra_flags=request.param))
+    return HostLibrary(build_test_library("faults", extra_flags=request.param))
 
 
 @pytest.fixture(scope="session")
 def faults_race():
-    return HostLibrary(library("faults", "race"))
+    return HostLibrary(build_test_library("faults", "race"))
 
 
 @pytest.fixture
 def cupy(monkeypatch, tmp_path):
-    return cupy_stand_in.install(monkeypatch, tmp_path)
+    return cupy_stand_in.install_cupy(monkeypatch, tmp_path)

@@ -26,7 +26,7 @@ INSTANCES = {
 }
 
 
-def require(available, what):
+def skip_unless_available(available, what):
     """Skip a test because a tool is missing; fail on CI, where every tool is installed."""
     if not available:
         if os.environ.get("CI") == "true":
@@ -36,10 +36,10 @@ def require(available, what):
 
 def require_compiler():
     """Skip or fail without a C++ compiler."""
-    require(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
+    skip_unless_available(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
 
 
-def rotating_subset():
+def choose_rotating_subset():
     """Return a number by which `make test` selects a subset of the cases of `make test-all`.
 
     It changes with the commit or, outside of a repository, with the day.
@@ -48,7 +48,7 @@ def rotating_subset():
     return int(commit, 16) if commit else date.today().toordinal()
 
 
-def library(family, variant="fast", extra_flags=()):
+def build_test_library(family, variant="fast", extra_flags=()):
     """Return the path of a build of the test kernels."""
     require_compiler()
     return host_build(
@@ -56,7 +56,7 @@ def library(family, variant="fast", extra_flags=()):
     )
 
 
-def find_line(source, kernel):
+def find_kernel_line(source, kernel):
     """Return the number of the line that defines a kernel."""
     lines = (HERE / source).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if re.search(rf"\bvoid {kernel}\(", line))

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from host_kernels import require, require_compiler
+from host_kernels import require_compiler, skip_unless_available
 
 from trigraph.benchmarks.qualify import cases
 from trigraph.benchmarks.qualify.cases import subset
@@ -24,7 +24,7 @@ from trigraph.gpu.sources import expand_includes
 ORDERS = ("forward", "reverse", "random")
 
 
-class Recorder(HostLibrary):
+class LaunchRecorder(HostLibrary):
     """A library that records the instances that it launches."""
 
     def __init__(self, path):
@@ -36,18 +36,18 @@ class Recorder(HostLibrary):
         super().launch(name, *args)
 
 
-def run(family):
+def run_family(family):
     """Run all cases of a family and compare the results with the judge's; return them."""
     place = Rehearsal()
     with place.poisoned():  # uninitialised workspace holds NaN
         return cases.run(family, place)
 
 
-def check(family, path, order):
+def check_family(family, path, order):
     """Assert that all cases run all kernels, with the same bits in each order; sanitizers raise errors themselves."""
-    library = Recorder(path)
+    library = LaunchRecorder(path)
     with using_host_library(library, order, seed=5):
-        fields = run(family)
+        fields = run_family(family)
     assert library.launched == set(subset(family))
     first = _BITS.setdefault(path, fields)
     assert fields.keys() == first.keys()
@@ -58,7 +58,7 @@ def check(family, path, order):
 _BITS = {}
 
 
-def installed(family):
+def installed_library(family):
     """Return the path of the package's library."""
     return importlib.util.find_spec(f"trigraph.gpu._host_{family}").origin
 
@@ -66,7 +66,7 @@ def installed(family):
 _BARRIER = re.compile(r"\b__sync(?:threads|warp)\(\);")
 
 
-def barriers(family):
+def list_barriers(family):
     """Return the barriers in the sources of a family, as (file, number of the barrier in the file)."""
     sources = {}
     expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, sources)
@@ -76,13 +76,13 @@ def barriers(family):
 _SWITCH = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_left_out = -1; }'
 
 
-def build(family, variant):
-    """Return the path of a library whose barriers can be left out; see `left_out`."""
+def build_family_library(family, variant):
+    """Return the path of a library whose barriers can be left out; see `find_missing_barrier_error`."""
     require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = Path(folder) / "kernels"
         shutil.copytree(KERNELS, copies)
-        for number, (file, k) in reversed([*enumerate(barriers(family))]):
+        for number, (file, k) in reversed([*enumerate(list_barriers(family))]):
             text = (copies / file).read_text(encoding="utf-8")
             start = [match.start() for match in _BARRIER.finditer(text)][k]
             switched = f"{text[:start]}if (cuda_host_left_out != {number}) {text[start:]}"
@@ -92,22 +92,22 @@ def build(family, variant):
         return str(host_build(family, variant, source=source, instances=subset(family)))
 
 
-def left_out(family, library, barrier):
+def find_missing_barrier_error(family, library, barrier):
     """Run all cases without one barrier; return the resulting error, or None.
 
     Parameters
     ----------
     library
-        Path that `build` returned.
+        Path that `build_family_library` returned.
     """
     opened = HostLibrary(library)
     switch = ctypes.c_int.in_dll(opened._library, "cuda_host_left_out")
-    switch.value = barriers(family).index(barrier)
+    switch.value = list_barriers(family).index(barrier)
     try:
         first = None
         for order in ("random",) if "race" in Path(library).name else ORDERS:
             with using_host_library(opened, order, seed=5):
-                fields = run(family)
+                fields = run_family(family)
             first = first or fields
             for what, array in fields.items():
                 if array.tobytes() != first[what].tobytes():
@@ -129,7 +129,7 @@ def run_program(*arguments):
     """
     require_compiler()
     environment = sanitizer_environment()
-    require(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
+    skip_unless_available(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
     command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

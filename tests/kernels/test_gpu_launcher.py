@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cupy_stand_in import asarray
 from expect_error import expect_error
-from host_kernels import HERE, library
+from host_kernels import HERE, build_test_library
 from host_kernels import INSTANCES as OWN
 from programs import run_command
 
@@ -44,23 +44,23 @@ def test_a_build_without_libraries_is_named(monkeypatch):
 
 @pytest.fixture
 def host():
-    with using_host_library(library("primitives")):
+    with using_host_library(build_test_library("primitives")):
         yield runtime(np.empty(0))
 
 
 @pytest.fixture
-def compiled():
+def requested_compilations():
     """The requested compilations: options, file name, names and source."""
     return []
 
 
 @pytest.fixture
-def device(host, monkeypatch, tmp_path, compiled):
+def device(host, monkeypatch, tmp_path, requested_compilations):
     """The launcher of a device, with the kernels of primitives.cu."""
-    cupy = cupy_stand_in.install(monkeypatch, tmp_path / "cache")
+    cupy = cupy_stand_in.install_cupy(monkeypatch, tmp_path / "cache")
 
     def compile_using_nvrtc(source, options, filename, name_expressions):
-        compiled.append((options, filename, name_expressions, source))
+        requested_compilations.append((options, filename, name_expressions, source))
         return cupy_stand_in.compile_using_nvrtc(source, options, filename, name_expressions)
 
     cupy.cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
@@ -78,13 +78,13 @@ def place(request):
     return request.getfixturevalue(request.param)
 
 
-def floats(size=32):
+def float32_ones(size=32):
     return np.ones(size, np.float32)
 
 
-def scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
+def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
     """Launch y = factor x, by default two times ones, and return y as a NumPy array."""
-    x, y = (floats() if a is None else a for a in (x, y))
+    x, y = (float32_ones() if a is None else a for a in (x, y))
     factor, n = np.float32(2) if factor is None else factor, np.size(x) if n is None else n
     if place.name == "gpu":
         x, y = (asarray(a) if isinstance(a, np.ndarray) else a for a in (x, y))
@@ -93,23 +93,23 @@ def scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block
 
 
 def test_right_arguments(place):
-    assert (scale(place) == 2).all()
+    assert (launch_scale(place) == 2).all()
     assert (place.name, place.xp) in (("gpu-host", np), ("gpu", sys.modules.get("cupy")))
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"x": floats().astype(F8)}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
+        ({"x": float32_ones().astype(F8)}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
         (
-            {"y": floats().astype(">f4")},
+            {"y": float32_ones().astype(">f4")},
             TypeError,
             r"argument y must be a float32 array .* got a (numpy|cupy).ndarray of >f4",
         ),
         ({"x": np.float32(1)}, TypeError, r"argument x .* for const float\*, got a float32 scalar"),
         ({"factor": 2.0}, TypeError, r"argument factor must be a float32 scalar for float, got a float"),
         ({"n": np.int32(32)}, TypeError, r"argument n .* got a int32 scalar"),
-        ({"n": floats()}, TypeError, r"argument n .* got a numpy.ndarray of float32"),
+        ({"n": float32_ones()}, TypeError, r"argument n .* got a numpy.ndarray of float32"),
         ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument x must be C-contiguous, got strides \(4, 32\)"),
         ({"dtype": np.dtype("i2")}, TypeError, "instantiated for float32, float64, .* int64, not for int16"),
         ({"dtype": np.dtype("i4")}, ValueError, r"scale<int> is not among the instances"),
@@ -117,7 +117,7 @@ def test_right_arguments(place):
 )
 def test_wrong_arguments(place, arguments, error, says):
     with pytest.raises(error, match=says):
-        scale(place, **arguments)
+        launch_scale(place, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -129,27 +129,27 @@ def test_wrong_arguments(place, arguments, error, says):
 )
 def test_memory_of_the_host(host, y, says):
     with pytest.raises(ValueError, match=says):
-        scale(host, y=y)
+        launch_scale(host, y=y)
 
 
 def test_array_of_another_device(device):
     with device.xp.cuda.Device(1):
-        x = asarray(floats())
+        x = asarray(float32_ones())
     with pytest.raises(ValueError, match="argument x is on device 1, but device 0 is current"):
-        scale(device, x, n=np.int64(32))
+        launch_scale(device, x, n=np.int64(32))
 
 
-def scalars(place, out=None, given=None, **more):
+def launch_with_struct(place, out=None, given=None, **more):
     """Launch the kernel whose second parameter is a struct."""
     out = place.xp.zeros(6) if out is None else out
-    given = Given(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
+    given = PrimitivesStruct(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
     place.launch(
         "primitives", "scalars", (), (1,), (1,), out=out, given=given, x=np.float32(0.1), y=0.1 * F8.type(1), **more
     )
     return [float(value) for value in out]
 
 
-class Given(NamedTuple):
+class PrimitivesStruct(NamedTuple):
     """The struct of primitives.cu."""
 
     flag: np.bool_
@@ -158,7 +158,7 @@ class Given(NamedTuple):
     nothing: object
 
 
-class Mixed(NamedTuple):
+class ReorderedStruct(NamedTuple):
     """The same members in another order."""
 
     i: int
@@ -172,15 +172,24 @@ class Mixed(NamedTuple):
     [
         ({"z": np.float64(1)}, "takes the arguments out, given, x, y; unknown: z"),
         ({"given": (np.bool_(True), -7, 5, None)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
-        ({"given": Mixed(-7, np.bool_(True), 5, None)}, "given must be a NamedTuple of flag, .*, got a .*Mixed"),
-        ({"given": Given(np.bool_(True), -7, np.int32(5), None)}, r"given.wide must be a int64 .* got a int32 scalar"),
-        ({"out": Given(np.bool_(True), -7, 5, None)}, r"argument out must be a float64 array .* got a .*Given"),
+        (
+            {"given": ReorderedStruct(-7, np.bool_(True), 5, None)},
+            "given must be a NamedTuple of flag, .*, got a .*Mixed",
+        ),
+        (
+            {"given": PrimitivesStruct(np.bool_(True), -7, np.int32(5), None)},
+            r"given.wide must be a int64 .* got a int32 scalar",
+        ),
+        (
+            {"out": PrimitivesStruct(np.bool_(True), -7, 5, None)},
+            r"argument out must be a float64 array .* got a .*Given",
+        ),
     ],
 )
 def test_names_of_arguments(place, arguments, says):
     """Arguments may be in any order, so only a name, a member, or a type can be wrong."""
     with pytest.raises(TypeError, match=says):
-        scalars(place, **arguments)
+        launch_with_struct(place, **arguments)
     with pytest.raises(
         TypeError, match="scale<float>: takes the arguments x, y, factor, n; missing: factor, x; unknown: v"
     ):
@@ -188,9 +197,9 @@ def test_names_of_arguments(place, arguments, says):
 
 
 def test_an_integer_takes_the_type_of_its_parameter(place):
-    assert scalars(place) == [1, -7, 2**53 - 1, 1, float(np.float32(0.1)), 0.1]
+    assert launch_with_struct(place) == [1, -7, 2**53 - 1, 1, float(np.float32(0.1)), 0.1]
     with pytest.raises(OverflowError):
-        scalars(place, given=Given(np.bool_(True), 2**31, 5, None))
+        launch_with_struct(place, given=PrimitivesStruct(np.bool_(True), 2**31, 5, None))
 
 
 @pytest.mark.parametrize(
@@ -204,21 +213,21 @@ def test_an_integer_takes_the_type_of_its_parameter(place):
 )
 def test_refused_launches(host, launch, says):
     with pytest.raises(ValueError, match=says):
-        scale(host, **launch)
+        launch_scale(host, **launch)
 
 
 @pytest.mark.parametrize("grid", [(0,), (3, 0)])
-def test_empty_grid_launches_nothing(place, compiled, grid):
-    assert (scale(place, grid=grid) == 1).all()
-    assert not compiled
+def test_empty_grid_launches_nothing(place, requested_compilations, grid):
+    assert (launch_scale(place, grid=grid) == 1).all()
+    assert not requested_compilations
 
 
 def test_the_library_is_restored(host):
-    other = HostLibrary(library("faults"))
+    other = HostLibrary(build_test_library("faults"))
     with using_host_library(other, "reverse"):
-        host.launch("faults", "deadlock", (True,), (1,), (64,), y=floats(64))
+        host.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
     with pytest.raises(ImportError):
-        host.launch("faults", "deadlock", (True,), (1,), (64,), y=floats(64))
+        host.launch("faults", "deadlock", (True,), (1,), (64,), y=float32_ones(64))
     before = host.library("primitives")
     with using_host_library(before.path) as another:
         assert host.library("primitives") is another
@@ -238,91 +247,95 @@ def test_structs_are_passed_by_value(host):
     assert (value.shape, value.item()) == ((), (True, -7, 2**40, 9))
 
 
-def function(device, kernel="scale"):
+def cached_kernel(device, kernel="scale"):
     """Return the compiled kernel that the launcher of a device has cached."""
     return device._functions[0, "primitives", kernel, F4][0]
 
 
-def test_compiles_once_and_launches(device, compiled):
-    assert runtime(asarray(floats())) is device
-    scale(device)
-    kernel = function(device)
-    assert (scale(device, factor=np.float32(3)) == 3).all()
-    assert function(device) is kernel
-    ((options, filename, names, source),) = compiled
+def test_compiles_once_and_launches(device, requested_compilations):
+    assert runtime(asarray(float32_ones())) is device
+    launch_scale(device)
+    kernel = cached_kernel(device)
+    assert (launch_scale(device, factor=np.float32(3)) == 3).all()
+    assert cached_kernel(device) is kernel
+    ((options, filename, names, source),) = requested_compilations
     assert (options, filename, names) == (cache.OPTIONS, "primitives.cu", ("scale<float>",))
     assert "thirds[4]" in source
     assert "#include" not in source
-    scale(device, floats().astype(F8), floats().astype(F8), np.float64(2), dtype=F8)
-    assert [names for _, _, names, _ in compiled] == [("scale<float>",), ("scale<double>",)]
+    launch_scale(device, float32_ones().astype(F8), float32_ones().astype(F8), np.float64(2), dtype=F8)
+    assert [names for _, _, names, _ in requested_compilations] == [("scale<float>",), ("scale<double>",)]
 
 
-def test_the_next_process_finds_what_was_compiled(device, compiled, monkeypatch, tmp_path):
-    scale(device)
-    assert (scale(launcher.DeviceRuntime()) == 2).all()
-    assert len(compiled) == 1
-    monkeypatch.setattr(cupy_stand_in.Device, "compute_capability", "80")
-    scale(launcher.DeviceRuntime())
-    assert len(compiled) == 2
+def test_the_next_process_finds_what_was_compiled(device, requested_compilations, monkeypatch, tmp_path):
+    launch_scale(device)
+    assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
+    assert len(requested_compilations) == 1
+    monkeypatch.setattr(cupy_stand_in.DeviceContext, "compute_capability", "80")
+    launch_scale(launcher.DeviceRuntime())
+    assert len(requested_compilations) == 2
     (tmp_path / "parts_table.cuh").write_text("__constant__ const int thirds[4] = {0, 3, 6, 10};")
-    scale(launcher.DeviceRuntime())
-    assert len(compiled) == 3
+    launch_scale(launcher.DeviceRuntime())
+    assert len(requested_compilations) == 3
 
 
-def test_what_a_call_needs_is_compiled_ahead(device, compiled, monkeypatch):
+def test_what_a_call_needs_is_compiled_ahead(device, requested_compilations, monkeypatch):
     """The first launch compiles all kernels of its call, in threads; `compile` does this for an operator."""
     monkeypatch.setattr(launcher, "AHEAD", True)
     begun, kernels = threading.Event(), cache.together("weighted", "finish_rows<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
 
-    def slow(*args, **kwargs):
+    def compile_slowly(*args, **kwargs):
         begun.set()
         time.sleep(0.01)
         return real(*args, **kwargs)
 
-    device.xp.cuda.compiler.compile_using_nvrtc = slow
+    device.xp.cuda.compiler.compile_using_nvrtc = compile_slowly
     monkeypatch.setattr(cache, "KERNELS", Path(launcher.__file__).parent / "kernels")
     device.compiled("weighted", "finish_rows<float, int>")
     assert begun.is_set()
     for name in kernels:
         assert device.cache.compiled("weighted", name).read_text() == f"weighted\n{name}"
-    assert sorted(names for _, _, (names,), _ in compiled) == sorted(["finish_rows<float, int>", *kernels])
+    assert sorted(names for _, _, (names,), _ in requested_compilations) == sorted(
+        ["finish_rows<float, int>", *kernels]
+    )
     assert gpu.compile("agg_weighted_n2n", index=np.int32, progress=False) == 0
-    assert gpu.compile("agg_weighted_n2n", np.float64) == len(compiled) - len(kernels) - 1
+    assert gpu.compile("agg_weighted_n2n", np.float64) == len(requested_compilations) - len(kernels) - 1
     assert {
-        types for _, _, (n,), _ in compiled[len(kernels) + 1 :] for types in cache.parse_template_arguments(n)[0]
+        types
+        for _, _, (n,), _ in requested_compilations[len(kernels) + 1 :]
+        for types in cache.parse_template_arguments(n)[0]
     } == {
         "double",
         "long long",
     }
 
 
-def flip_byte(code):
+def flip_first_byte(code):
     return bytes([code[0] ^ 1]) + code[1:]
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda code: b"", lambda code: code[:-1], flip_byte], ids=["empty", "cut", "flipped"]
+    "damage", [lambda code: b"", lambda code: code[:-1], flip_first_byte], ids=["empty", "cut", "flipped"]
 )
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_damaged_file_is_compiled_again(device, compiled, tmp_path, damage, renamed):
+def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_path, damage, renamed):
     """An empty, truncated, changed or renamed file in the cache is compiled again, and no other file is left."""
-    scale(device)
+    launch_scale(device)
     (file,) = (tmp_path / "cache").rglob("*.cubin")
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     if renamed:
         file.rename(file.with_name("function.cubin"))
     assert device.cache.find("primitives", "scale<float>") is None
-    assert (scale(launcher.DeviceRuntime()) == 2).all()
-    assert len(compiled) == 2
+    assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
+    assert len(requested_compilations) == 2
     assert sorted(file.parent.iterdir()) == [file, file.parent / "lock"]
     assert file.read_bytes() == whole
-    scale(launcher.DeviceRuntime())
-    assert len(compiled) == 2
+    launch_scale(launcher.DeviceRuntime())
+    assert len(requested_compilations) == 2
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(device, compiled, tmp_path, monkeypatch):
+def test_a_disk_that_is_full_leaves_nothing_behind(device, requested_compilations, tmp_path, monkeypatch):
     """With a full disk no partial file is left, and a temporary folder of the process is used."""
     write, full = Path.write_bytes, tmp_path / "cache"
 
@@ -332,19 +345,19 @@ def test_a_disk_that_is_full_leaves_nothing_behind(device, compiled, tmp_path, m
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", cut_file)
-    assert (scale(device) == 2).all()
+    assert (launch_scale(device) == 2).all()
     assert [file.name for file in full.rglob("*") if file.is_file()] == ["lock"]
 
 
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
-def test_a_cache_that_cannot_be_kept(device, compiled, monkeypatch, tmp_path, why):
+def test_a_cache_that_cannot_be_kept(device, requested_compilations, monkeypatch, tmp_path, why):
     """A temporary folder is used if CuPy's cache is in memory, or the home is not writable."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / ("file" if why == "read-only" else "kept")))
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", str(int(why == "in memory")))
-    assert (scale(device) == 2).all()
+    assert (launch_scale(device) == 2).all()
     assert not (tmp_path / "kept").exists()
-    assert len(compiled) == 1
+    assert len(requested_compilations) == 1
 
 
 def test_processes_compile_an_instance_once(tmp_path):
@@ -371,12 +384,14 @@ with _alone(Path(sys.argv[1])):
 
 def test_asks_for_more_shared_memory(device):
     for shared_mem, asked in ((48 * 1024, 48 * 1024), (60000, 60000), (50000, 60000)):
-        device.launch("primitives", "dynamic_memory", (F4,), (1,), (32,), out=asarray(floats()), shared_mem=shared_mem)
-        assert function(device, "dynamic_memory").max_dynamic_shared_size_bytes == asked
+        device.launch(
+            "primitives", "dynamic_memory", (F4,), (1,), (32,), out=asarray(float32_ones()), shared_mem=shared_mem
+        )
+        assert cached_kernel(device, "dynamic_memory").max_dynamic_shared_size_bytes == asked
 
 
 @pytest.mark.parametrize(
-    ("owner", "method"), [(cupy_stand_in.Kernel, "__call__"), (cupy_stand_in.RawModule, "get_function")]
+    ("owner", "method"), [(cupy_stand_in.CompiledKernel, "__call__"), (cupy_stand_in.RawModule, "get_function")]
 )
 def test_refused_memory_passes_through(device, monkeypatch, owner, method):
     """After a MemoryError the launcher holds no array of the call, and the next call works."""
@@ -384,19 +399,19 @@ def test_refused_memory_passes_through(device, monkeypatch, owner, method):
     class OutOfMemoryError(MemoryError):
         """A MemoryError, like CuPy's."""
 
-    def refuse(*_, **__):
+    def refuse_memory(*_, **__):
         raise OutOfMemoryError("Out of memory allocating 512 bytes")
 
-    workspace = asarray(floats())
+    workspace = asarray(float32_ones())
     kept = weakref.ref(workspace)
     with monkeypatch.context() as refusing:
-        refusing.setattr(owner, method, refuse)
+        refusing.setattr(owner, method, refuse_memory)
         with pytest.raises(OutOfMemoryError, match="512 bytes"):
-            scale(device, workspace, n=np.int64(32))
+            launch_scale(device, workspace, n=np.int64(32))
     del workspace
     gc.collect()
     assert kept() is None
-    assert (scale(device) == 2).all()
+    assert (launch_scale(device) == 2).all()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import require, rotating_subset
+from host_kernels import choose_rotating_subset, skip_unless_available
 
 from trigraph.gpu import cache, spills
 from trigraph.gpu.instances import INSTANCES
@@ -18,13 +18,13 @@ from trigraph.gpu.spills import ARCHITECTURES, KERNELS, Usage, compile_kernels, 
 
 
 @pytest.fixture(scope="module")
-def nvrtc():
+def nvrtc_module():
     installed = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
-    require(installed, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
+    skip_unless_available(installed, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
 
 
 @pytest.fixture(scope="module")
-def compiled(nvrtc, request):
+def compiled_kernels(nvrtc_module, request):
     """Compile everything that the selected slow tests need, in as many processes as there are cores."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
@@ -38,19 +38,21 @@ def compiled(nvrtc, request):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", INSTANCES)
-def test_no_other_instance_spills(compiled, family, architecture):
-    usages = compiled[family, architecture].result()
+def test_no_other_instance_spills(compiled_kernels, family, architecture):
+    usages = compiled_kernels[family, architecture].result()
     assert set(usages) == set(INSTANCES[family])
     assert find_unexpected(usages) == []
 
 
-@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.usefixtures("nvrtc_module")
 @pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.slow] * (f == "dimenet")) for f in INSTANCES])
 def test_one_instance_of_every_kernel(family):
-    by_kernel, architecture = {}, ARCHITECTURES[rotating_subset() % len(ARCHITECTURES)]
+    by_kernel, architecture = {}, ARCHITECTURES[choose_rotating_subset() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:
         by_kernel.setdefault(name.split("<")[0], []).append(name)
-    names = [instances[rotating_subset() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
+    names = [
+        instances[choose_rotating_subset() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()
+    ]
     usages = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
     assert [*usages] == names
     assert find_unexpected(usages) == []
@@ -62,7 +64,7 @@ def test_the_lists_are_of_instances():
     assert {*spills.STACK} <= {name.split("<")[0] for name in names}
 
 
-@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.usefixtures("nvrtc_module")
 def test_options_are_those_of_launches():
     from cuda.core import ProgramOptions
 
@@ -70,7 +72,7 @@ def test_options_are_those_of_launches():
     assert options == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 
-@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.usefixtures("nvrtc_module")
 def test_spills_are_seen(tmp_path, monkeypatch):
     source = tmp_path / "spilling.cu"
     source.write_text("""
@@ -98,11 +100,11 @@ def test_what_cupy_adds_to_the_options(monkeypatch):
     """CuPy's undocumented function below `RawModule` has the expected parameters, and adds no -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
-    def compiled(program, options):
+    def check_options(program, options):
         assert options == (*cache.OPTIONS, "-arch=compute_90", "--device-as-default-execution-space")
         raise InterruptedError
 
-    monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", compiled)
+    monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", check_options)
     call = functools.partial(cupy.cuda.compiler.compile_using_nvrtc, "", cache.OPTIONS, arch="90", method="lto")
     with pytest.raises(InterruptedError):  # raised in place of the link, before CuPy asks for a device
         call(filename="product.cu", name_expressions=("product<float>",))

@@ -12,51 +12,56 @@ import sys
 
 import pytest
 import sanitizers
-from host_kernels import rotating_subset
+from host_kernels import choose_rotating_subset
 
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = FAMILIES[rotating_subset() % 5], ("race", "asan")[rotating_subset() // 5 % 2]
+QUICK_FAMILY, QUICK_VARIANT = (
+    FAMILIES[choose_rotating_subset() % 5],
+    ("race", "asan")[choose_rotating_subset() // 5 % 2],
+)
 
-BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]
-QUICK_BARRIERS = random.Random(rotating_subset()).sample(
+BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
+QUICK_BARRIERS = random.Random(choose_rotating_subset()).sample(
     [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2
 )
 
 
-def in_turn(values, variant, quick=((QUICK_FAMILY,),)):
+def select_in_turn(values, variant, quick=((QUICK_FAMILY,),)):
     """Return a test's parameters for a variant; those that the commit does not select are marked slow."""
     turns = quick if variant == QUICK_VARIANT else ()
     return [pytest.param(*v, marks=() if v in turns else pytest.mark.slow) for v in values]
 
 
-@pytest.mark.parametrize("order", sanitizers.ORDERS)
-@pytest.mark.parametrize("family", in_turn(zip(FAMILIES), QUICK_VARIANT))
-def test_order(family, order):
-    sanitizers.check(family, sanitizers.installed(family), order)
+@pytest.mark.parametrize("thread_order", sanitizers.ORDERS)
+@pytest.mark.parametrize("family", select_in_turn(zip(FAMILIES), QUICK_VARIANT))
+def test_order(family, thread_order):
+    sanitizers.check_family(family, sanitizers.installed_library(family), thread_order)
 
 
-@pytest.mark.parametrize("family", in_turn(zip(FAMILIES), "race"))
+@pytest.mark.parametrize("family", select_in_turn(zip(FAMILIES), "race"))
 def test_race(family):
-    sanitizers.check(family, sanitizers.build(family, "race"), "random")
+    sanitizers.check_family(family, sanitizers.build_family_library(family, "race"), "random")
 
 
-@pytest.mark.parametrize("family", in_turn(zip(FAMILIES), "asan"))
+@pytest.mark.parametrize("family", select_in_turn(zip(FAMILIES), "asan"))
 def test_asan(family):
-    output, report = sanitizers.run_program(__file__, family, sanitizers.build(family, "asan"))
+    output, report = sanitizers.run_program(__file__, family, sanitizers.build_family_library(family, "asan"))
     assert output == "all right\n", report
 
 
-@pytest.mark.parametrize(("family", "file", "number"), in_turn(BARRIERS, "race", QUICK_BARRIERS))
+@pytest.mark.parametrize(("family", "file", "number"), select_in_turn(BARRIERS, "race", QUICK_BARRIERS))
 def test_no_barrier_is_superfluous(family, file, number):
     report = None
     for variant in ("race", "fast"):
         if report is None:
-            report = sanitizers.left_out(family, sanitizers.build(family, variant), (file, number))
+            report = sanitizers.find_missing_barrier_error(
+                family, sanitizers.build_family_library(family, variant), (file, number)
+            )
     assert report is not None
 
 
 if __name__ == "__main__":
-    sanitizers.check(sys.argv[1], sys.argv[2], "random")
+    sanitizers.check_family(sys.argv[1], sys.argv[2], "random")
     print("all right")

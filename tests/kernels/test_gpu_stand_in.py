@@ -4,15 +4,24 @@ import cupy_stand_in
 import numpy as np
 import pytest
 import table_calls
-from cupy_stand_in import Misuse, asarray, capturing, draw_on_device, moved, ndarray
-from table_calls import EVERY, FUNCTIONS, GRAPHS, OPERATORS, compute, draw, fields, list_graphs
+from cupy_stand_in import DeviceMisuse, asarray, capture_stream, draw_on_device, moved, ndarray
+from table_calls import (
+    EVERY,
+    FUNCTIONS,
+    GRAPHS,
+    OPERATORS,
+    compute_fields,
+    draw_operator_arguments,
+    list_graphs,
+    map_fields,
+)
 
 from trigraph.backends.choice import supports_third, third_is_native
 from trigraph.gpu import sums
 from trigraph.table import NAMED, SYMBOLS
 
 
-@pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw(op))])
+@pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw_operator_arguments(op))])
 def test_bits_of_gpu_host(cupy, name):
     """Results are on the arrays' device, whichever is current, with the bits of gpu-host.
 
@@ -23,9 +32,9 @@ def test_bits_of_gpu_host(cupy, name):
             values, on_device = draw_on_device(NAMED[name], **sizes)
             for graph in list_graphs(NAMED[name], on_device).values():
                 graph.prepare()
-        expected = fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
-        with capturing():
-            results = fields(NAMED[name], FUNCTIONS[name](**on_device))
+        expected = map_fields(NAMED[name], FUNCTIONS[name](**values, backend="gpu-host"))
+        with capture_stream():
+            results = map_fields(NAMED[name], FUNCTIONS[name](**on_device))
         assert cupy.cuda.Device().id == 0
         with cupy.cuda.Device(device):
             for field, array in expected.items():
@@ -54,7 +63,7 @@ def test_a_graph_is_done_when_it_is_there(cupy):
             graphs = {n: moved(graph) for n, graph in list_graphs(op, values).items()}
             for graph in graphs.values():
                 graph.prepare()
-        compute(op, {**on_device, **graphs})
+        compute_fields(op, {**on_device, **graphs})
 
 
 @pytest.mark.usefixtures("cupy")
@@ -62,9 +71,9 @@ def test_an_index_array_is_warned_of():
     """An index array in place of a graph object works, with a warning: each call sorts it, and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
     _, on_device = draw_on_device(op)
-    expected = compute(op, on_device)
+    expected = compute_fields(op, on_device)
     with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
-        results = compute(op, {**on_device, "triplets": on_device["triplets"].index})
+        results = compute_fields(op, {**on_device, "triplets": on_device["triplets"].index})
     assert [w.filename for w in caught] == [table_calls.__file__]
     assert results["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
@@ -72,13 +81,13 @@ def test_an_index_array_is_warned_of():
 def test_the_stand_in_is_strict(cupy):
     """The stand-in raises an error for each misuse that would give wrong numbers, or an error, on a device."""
     x = asarray(np.ones(3))
-    with cupy.cuda.Device(1), pytest.raises(Misuse, match="device 0 is used while device 1"):
+    with cupy.cuda.Device(1), pytest.raises(DeviceMisuse, match="device 0 is used while device 1"):
         x + x
     with cupy.cuda.Stream():
         y = x + x
-    with pytest.raises(Misuse, match="another stream"):
+    with pytest.raises(DeviceMisuse, match="another stream"):
         y + y
-    with capturing(), pytest.raises(Misuse, match="captured"):
+    with capture_stream(), pytest.raises(DeviceMisuse, match="captured"):
         float(x.sum())
 
 
@@ -91,7 +100,7 @@ def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
     sums.sum_rows(sums.Kernels("gno", x), x, total)
     assert cupy_stand_in.state.launches - before == 4
     monkeypatch.setattr(sums, "MOST_ROWS", len(x))
-    with pytest.raises(Misuse, match="more than a device grants"):
+    with pytest.raises(DeviceMisuse, match="more than a device grants"):
         sums.sum_rows(sums.Kernels("gno", x), x, total)
 
 
@@ -100,10 +109,10 @@ def test_arrays_of_several_devices_are_refused():
     op = OPERATORS["agg_weighted_n2n_bwd"]
     values, on_device = draw_on_device(op)
     first = next(a.name for a in op.arguments if on_device[a.name] is not None)
-    with cupy_stand_in.Device(1):
+    with cupy_stand_in.DeviceContext(1):
         elsewhere = moved(values[first])
     with pytest.raises(ValueError, match="is on cuda"):
-        compute(op, {**on_device, first: elsewhere})
+        compute_fields(op, {**on_device, first: elsewhere})
 
 
 # Largest number of launches for a molecule in each order: our kernels, CuPy's and cuBLAS's. Each takes microseconds on
@@ -147,7 +156,7 @@ def test_a_batch_costs_what_a_molecule_does():
             for graph in list_graphs(op, values).values():
                 graph.prepare()
             before, cupy_stand_in.state.dry = cupy_stand_in.state.launches, True
-            compute(op, values)
+            compute_fields(op, values)
             counts.append(cupy_stand_in.state.launches - before)
             cupy_stand_in.state.dry = False
         over_all = any(f.name in ("params", "weights") for f in op.fields) + (name == "radial_basis_bwd3")

@@ -6,8 +6,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from host_kernels import library
-from table_calls import OPS, compute, draw, raises
+from host_kernels import build_test_library
+from table_calls import OPS, assert_raises, compute_fields, draw_operator_arguments
 
 from trigraph.backends import FUNCTIONS
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
@@ -17,10 +17,10 @@ HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in op.arguments)]
 
 
-def store_half(op, dtype, **more):
+def convert_to_half(op, dtype, **more):
     """Return arguments in `dtype` if they may be half, else in float32, with fwd's results for these numbers."""
     names = {a.name for a in op.arguments if a.half}
-    values = draw(op, np.float32, **more)
+    values = draw_operator_arguments(op, np.float32, **more)
     values = {n: v.astype(dtype) if n in names else v for n, v in values.items()}
     back = [a.name for a in op.arguments if a.given_back]
     if back:
@@ -33,7 +33,7 @@ def store_half(op, dtype, **more):
 
 @pytest.mark.parametrize("op", WITH_HALF)
 def test_what_is_not_half_is_float32(op):
-    values = store_half(op, HALVES[0])
+    values = convert_to_half(op, HALVES[0])
     first = op.binding_order[0].name
     for a in op.select_present(values):
         if a.name == first:
@@ -46,21 +46,21 @@ def test_what_is_not_half_is_float32(op):
             else:
                 text = f"{op.name}: {a.name} has dtype float64; expected float32, since {first} has float16"
             wrong = values | {a.name: values[a.name].astype(dtype)}
-            raises(TypeError, text, compute, op, wrong, backend="gpu-host")
+            assert_raises(TypeError, text, compute_fields, op, wrong, backend="gpu-host")
 
 
 @pytest.mark.parametrize("op", WITH_HALF)
 def test_outputs_of_the_callers(op):
-    values = store_half(op, HALVES[0])
-    expected = compute(op, values, backend="gpu-host")
+    values = convert_to_half(op, HALVES[0])
+    expected = compute_fields(op, values, backend="gpu-host")
     out = {name: np.zeros_like(value) for name, value in expected.items()}
-    got = compute(op, values, backend="gpu-host", out=out)
+    got = compute_fields(op, values, backend="gpu-host", out=out)
     for name, value in expected.items():
         assert got[name] is out[name]
         assert got[name].tobytes() == value.tobytes()
         wrong = np.zeros(value.shape, np.float64)
         with pytest.raises(TypeError, match=rf"out\['{name}'\] has dtype float64; expected {value.dtype}"):
-            compute(op, values, backend="gpu-host", out={name: wrong})
+            compute_fields(op, values, backend="gpu-host", out={name: wrong})
 
 
 @pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
@@ -77,7 +77,7 @@ def test_round(kind):
         values = np.concatenate([values, small, -small])
         expected = values.astype(kind)
     got = np.empty(values.size, kind)
-    with using_host_library(HostLibrary(library("storage"))):
+    with using_host_library(HostLibrary(build_test_library("storage"))):
         args = {"values": values, "stored": got, "count": values.size}
         runtime(values).launch("storage", "storage_round", (kind,), (-(-values.size // 256),), (256,), **args)
     nan = np.isnan(values)

@@ -46,7 +46,7 @@ def test_rewrite_refuses(declaration):
 
 
 @pytest.fixture
-def family(tmp_path):
+def toy_family(tmp_path):
     """A folder like gpu/ with one small family."""
     source = tmp_path / "gpu"
     (source / "kernels").mkdir(parents=True)
@@ -58,17 +58,17 @@ def family(tmp_path):
     return source
 
 
-def generate(family, *arguments, status=0):
+def run_generator(family, *arguments, status=0):
     return run_command(
         *COMMAND, "--family", "toy", "--source-dir", family, "--generate", *arguments, status=status
     ).stderr
 
 
-def test_generate(family, tmp_path):
-    assert generate(family, tmp_path / "toy.cpp", "--depfile", tmp_path / "toy.d") == ""
+def test_generate(toy_family, tmp_path):
+    assert run_generator(toy_family, tmp_path / "toy.cpp", "--depfile", tmp_path / "toy.d") == ""
     text = (tmp_path / "toy.cpp").read_text()
     assert '{"toy<double>", "x", ' in text
-    kernels = family / "kernels"
+    kernels = toy_family / "kernels"
     assert (tmp_path / "toy.d").read_text() == f"{tmp_path}/toy.cpp: {kernels}/toy.cu {kernels}/toy.cuh\n"
 
 
@@ -79,9 +79,9 @@ def test_generate(family, tmp_path):
         ("('toy<float>',)", "toy.cu: no instance is listed of other"),
     ],
 )
-def test_generate_refuses(family, tmp_path, instances, says):
-    (family / "instances.py").write_text(f"INSTANCES = {{'toy': {instances}}}\n")
-    assert says in generate(family, tmp_path / "toy.cpp", status=1)
+def test_generate_refuses(toy_family, tmp_path, instances, says):
+    (toy_family / "instances.py").write_text(f"INSTANCES = {{'toy': {instances}}}\n")
+    assert says in run_generator(toy_family, tmp_path / "toy.cpp", status=1)
 
 
 def test_no_floating_atomics(tmp_path):

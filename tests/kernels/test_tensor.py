@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from host_kernels import library
+from host_kernels import build_test_library
 
 from trigraph.gpu.instances import TENSOR_VARIABLE
 from trigraph.gpu.launcher import runtime, using_host_library
@@ -11,23 +11,23 @@ from trigraph.gpu.sums import Kernels
 EPS = np.finfo(np.float32).eps
 
 
-def multiply(left, right, repeated=1, variant="fast"):
+def multiply_fragments(left, right, repeated=1, variant="fast"):
     """Multiply a 16 x 16 by a 16 x 8 matrix; return the sums, the parts of left[0, 0] and whether to do it again."""
     sums, parts, redo = np.empty((16, 8), np.float32), np.empty(3, np.float32), np.empty(1, np.int32)
-    with using_host_library(library("tensor", variant), "random", seed=5):
+    with using_host_library(build_test_library("tensor", variant), "random", seed=5):
         arguments = {"left": left, "right": right, "repeated": repeated, "sums": sums, "parts": parts, "redo": redo}
         runtime(sums).launch("tensor", "tensor_product", (), (1,), (32,), **arguments)
     return sums, parts, bool(redo[0])
 
 
-def draw(spread=0):
+def draw_factors(spread=0):
     """Return factors of numbers whose exponents vary by `spread`."""
     rng = np.random.default_rng(3)
     sizes = (16, 16), (16, 8)
     return [(rng.normal(size=s) * 2.0 ** rng.integers(-spread, spread + 1, s)).astype(np.float32) for s in sizes]
 
 
-def error(sums, left, right, repeated=1):
+def largest_error(sums, left, right, repeated=1):
     """Return the largest error in units of eps and the sum of absolute terms."""
     exact = repeated * (left.astype(float) @ right)
     return np.max(np.abs(sums - exact) / (repeated * (abs(left.astype(float)) @ abs(right)))) / EPS
@@ -37,28 +37,28 @@ def error(sums, left, right, repeated=1):
 def test_random_numbers(variant):
     """Every element and every exponent; a wrong lane, part or position along the depth gives errors above 100 eps."""
     for spread in (0, 4, 40):
-        left, right = draw(spread)
-        sums, _, redo = multiply(left, right, variant=variant)
+        left, right = draw_factors(spread)
+        sums, _, redo = multiply_fragments(left, right, variant=variant)
         assert not redo
-        assert error(sums, left, right) <= 3
+        assert largest_error(sums, left, right) <= 3
 
 
 def test_long_sums():
     """Running sums are rounded to nearest, not truncated; all roundings of equal terms go the same way."""
-    left, right = (abs(x) for x in draw())
-    assert error(multiply(left, right, 16)[0], left, right, 16) <= 3
+    left, right = (abs(x) for x in draw_factors())
+    assert largest_error(multiply_fragments(left, right, 16)[0], left, right, 16) <= 3
     for number in (1 / 3, 1.0 + 2.0**-23, 2.0 - 2.0**-23, 1.0 + 2.0**-8 - 2.0**-23):
         left, right = np.full((16, 16), number, np.float32), np.full((16, 8), number, np.float32)
         for repeated in (1, 16):
-            assert error(multiply(left, right, repeated)[0], left, right, repeated) <= 3
+            assert largest_error(multiply_fragments(left, right, repeated)[0], left, right, repeated) <= 3
 
 
 def test_parts_hold_a_number():
-    left, right = draw()
+    left, right = draw_factors()
     right[0] *= 2.0**-10  # so that nothing overflows
     for number in (1.0, -1 / 3, 2.0**-100 * (1 + 2.0**-23), 2.0 - 2.0**-23, 3e38, 0.0, 2.0**-130):
         left[0, 0] = number
-        _, parts, redo = multiply(left, right)
+        _, parts, redo = multiply_fragments(left, right)
         assert parts.astype(float).sum() == np.float32(number)
         assert (parts.view(np.uint32) & 0xFFFF == 0).all()
         assert not redo
@@ -66,18 +66,18 @@ def test_parts_hold_a_number():
 
 def test_what_is_computed_again():
     """Sums are NaN if parts do not hold a number; the others have the same bits as before."""
-    left, right = draw()
-    before, _, _ = multiply(left, right)
+    left, right = draw_factors()
+    before, _, _ = multiply_fragments(left, right)
     for number in (np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 2.0**-120 * (1 + 2.0**-23), 1e-45):
         for row, col in ((3, None), (None, 2)):
             changed = left.copy(), right.copy()
             changed[row is None][row if col is None else 5, 7 if col is None else col] = number
-            sums, _, redo = multiply(*changed)
+            sums, _, redo = multiply_fragments(*changed)
             assert redo
             hit = (np.arange(16) == row)[:, None] | (np.arange(8) == col)
             assert np.isnan(sums[hit]).all()
             assert sums[~hit].tobytes() == before[~hit].tobytes()
-    sums, _, redo = multiply(np.full_like(left, 1e20), np.full_like(right, 1e20))
+    sums, _, redo = multiply_fragments(np.full_like(left, 1e20), np.full_like(right, 1e20))
     assert redo
     assert not np.isfinite(sums).any()
 

@@ -7,7 +7,7 @@ import numpy as np
 import programs
 import pytest
 from click.testing import CliRunner
-from table_calls import assert_right
+from table_calls import assert_accurate
 
 import trigraph
 from trigraph import cli
@@ -21,7 +21,7 @@ CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") fo
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
+def athena_program(tmp_path_factory):
     """The program's path, built with gfortran's run-time checks."""
     folder = tmp_path_factory.mktemp("athena")
     flags = CliRunner().invoke(cli.main, ["config", "--include", "--libs"]).output.split()
@@ -31,7 +31,7 @@ def program(tmp_path_factory):
     return folder / "program"
 
 
-def run(program, folder, case, status=0):
+def run_athena_program(program, folder, case, status=0):
     """Run the program on a case and return the path of its output; arrays have Fortran's shapes in C order."""
     with open(folder / "case", "wb") as file:
         file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
@@ -46,7 +46,7 @@ def rebuild_graph(case):
     return trigraph.CSC(case["adj_ia"] - 1, senders, case["features"].shape[1], edges, case["coords"].shape[1])
 
 
-def draw(d, hidden, f_in, f_out, degrees, num_e, edges):
+def draw_case(d, hidden, f_in, f_out, degrees, num_e, edges):
     """Draw a case whose hidden layer is exact in float32 (small fractions) and never 0, relu's kink (odd biases)."""
     rng, f, num_v = np.random.default_rng(7), f_in * f_out, len(degrees)
     adj_ia = 1 + np.concatenate([[0], np.cumsum(degrees)])
@@ -62,25 +62,25 @@ def draw(d, hidden, f_in, f_out, degrees, num_e, edges):
     return case | {n: a.astype(np.int32) for n, a in adjacency.items()} | {"dims": (d, hidden, f_in, f_out)}
 
 
-def shuffle(rng, n):
+def shuffled_numbers(rng, n):
     return 1 + rng.permutation(n)
 
 
 CASES = {
     # Degrees: vertices without in-edges first, in between and last; one has more than 128 in-edges (a leaf of the
     # sum).
-    "permuted edges": draw(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffle),
-    "shared and unused edges": draw(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
-    "isolated vertices": draw(2, 4, 3, 2, [0] * 5, 3, shuffle),
-    "no edges": draw(2, 4, 3, 2, [0] * 5, 0, shuffle),
-    "one of each": draw(1, 1, 1, 1, [1], 1, shuffle),
+    "permuted edges": draw_case(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled_numbers),
+    "shared and unused edges": draw_case(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
+    "isolated vertices": draw_case(2, 4, 3, 2, [0] * 5, 3, shuffled_numbers),
+    "no edges": draw_case(2, 4, 3, 2, [0] * 5, 0, shuffled_numbers),
+    "one of each": draw_case(1, 1, 1, 1, [1], 1, shuffled_numbers),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_program_agrees_with_the_formula(program, tmp_path, name):
+def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
     case = CASES[name]
-    run(program, tmp_path, case)
+    run_athena_program(athena_program, tmp_path, case)
     numbers = np.fromfile(tmp_path / "results", np.float32)
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
     values = {n: case[name].T.copy() for n, name in names.items()}
@@ -91,38 +91,38 @@ def test_program_agrees_with_the_formula(program, tmp_path, name):
         for field in op.fields:
             shape = evaluate_shape(field, sizes)
             got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
-        assert_right(op, arguments, got, chunked=True)
+        assert_accurate(op, arguments, got, chunked=True)
         values.setdefault("kernel", got.get("kernel"))  # the kernel that the program computed is an input of its sums
     assert not len(numbers)
 
 
-def changed(name, place, value):
+def change_element(name, place, value):
     array = CASES["permuted edges"][name].copy()
     array[place] = value
     return {name: array}
 
 
-def longer(name):
+def lengthen_array(name):
     return {name: np.repeat(CASES["permuted edges"][name], 2, axis=0)}
 
 
 REFUSED = {
-    "gno_kernel_eval: coords has shape (6, 156); expected (coord_dim, num_edges) = (3, 156)": longer("coords"),
+    "gno_kernel_eval: coords has shape (6, 156); expected (coord_dim, num_edges) = (3, 156)": lengthen_array("coords"),
     "gno_kernel_eval: kernel_params has shape (188, 1); expected (kernel_hidden*(coord_dim + 1 + f_out*f_in) + "
-    "f_out*f_in, 1) = (94, 1)": longer("params"),
-    "gno_aggregate: output has shape (10, 8); expected (f_out, num_v) = (5, 8)": longer("up_agg"),
-    "gno_aggregate: adj_ia has shape (18); expected (num_v + 1) = (9)": longer("adj_ia"),
-    "gno_aggregate: adj_ia(1) is 0; expected 1": changed("adj_ia", 0, 0),
-    "gno_aggregate: adj_ia falls; expected offsets that do not": changed("adj_ia", 3, 200),
-    "gno_aggregate: adj_ja has shape (2, 156); expected (2, adj_ia(num_v + 1) - 1) = (2, 157)": changed(
+    "f_out*f_in, 1) = (94, 1)": lengthen_array("params"),
+    "gno_aggregate: output has shape (10, 8); expected (f_out, num_v) = (5, 8)": lengthen_array("up_agg"),
+    "gno_aggregate: adj_ia has shape (18); expected (num_v + 1) = (9)": lengthen_array("adj_ia"),
+    "gno_aggregate: adj_ia(1) is 0; expected 1": change_element("adj_ia", 0, 0),
+    "gno_aggregate: adj_ia falls; expected offsets that do not": change_element("adj_ia", 3, 200),
+    "gno_aggregate: adj_ja has shape (2, 156); expected (2, adj_ia(num_v + 1) - 1) = (2, 157)": change_element(
         "adj_ia", 8, 158
     ),
-    "gno_aggregate: adj_ja(1, :) has a neighbour outside 1 to num_v = 8": changed("adj_ja", (0, 5), 9),
-    "gno_aggregate: adj_ja(2, :) has an edge outside 1 to num_edges = 156": changed("adj_ja", (1, 155), 0),
+    "gno_aggregate: adj_ja(1, :) has a neighbour outside 1 to num_v = 8": change_element("adj_ja", (0, 5), 9),
+    "gno_aggregate: adj_ja(2, :) has an edge outside 1 to num_edges = 156": change_element("adj_ja", (1, 155), 0),
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_wrong_arguments_are_named(program, tmp_path, message):
-    done = run(program, tmp_path, CASES["permuted edges"] | REFUSED[message], status=1)
+def test_wrong_arguments_are_named(athena_program, tmp_path, message):
+    done = run_athena_program(athena_program, tmp_path, CASES["permuted edges"] | REFUSED[message], status=1)
     assert f"ERROR STOP {message}\n" in done.stderr

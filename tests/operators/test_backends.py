@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, fields
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute_fields, draw_operator_arguments, map_fields
 from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
@@ -77,13 +77,13 @@ def test_docstring_names_everything():
 
 def test_positional_and_keyword_calls():
     for (op,) in (each.values for each in EACH_OPERATOR):
-        values, function = draw(op), FUNCTIONS[op.name]
-        expected = compute(op, values)
+        values, function = draw_operator_arguments(op), FUNCTIONS[op.name]
+        expected = compute_fields(op, values)
         for split in range(len(values) + 1):
             names = list(values)
             positional = [values[n] for n in names[:split]]
             keywords = {n: values[n] for n in reversed(names[split:])}
-            assert_same_bits(fields(op, function(*positional, **keywords)), expected)
+            assert_same_bits(map_fields(op, function(*positional, **keywords)), expected)
 
 
 # Other bwd3 functions call lower orders, or are pyref's.
@@ -92,44 +92,44 @@ IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.value
 
 @pytest.mark.parametrize("op", IN_THE_FAST_PATH)
 def test_the_default_is_the_fast_path(op, monkeypatch):
-    values = draw(op)
+    values = draw_operator_arguments(op)
     called = []
 
-    def watched(backend, name):
+    def record_backend(backend, name):
         called.append((backend, name))
         return backend_function(backend, name)
 
     for module in (front_door, third):
-        monkeypatch.setattr(module, "backend_function", watched)
-    expected = compute(op, values, backend="fortran")
-    assert_same_bits(compute(op, values), expected)
-    assert_same_bits(compute(op, values, backend=None), expected)
+        monkeypatch.setattr(module, "backend_function", record_backend)
+    expected = compute_fields(op, values, backend="fortran")
+    assert_same_bits(compute_fields(op, values), expected)
+    assert_same_bits(compute_fields(op, values, backend=None), expected)
     assert called == [("fortran", "execute")] * 3
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op):
     """`wrt` may be a list, tuple or other iterable of names (`trigraph verify` requests each field alone)."""
-    values = draw(op)
-    full = compute(op, values)
+    values = draw_operator_arguments(op)
+    full = compute_fields(op, values)
     names = list(full)
     name = names[-1]
     chosen = {n: v if n == name else None for n, v in full.items()}
     twice = (n for n in [name, name])
     for wrt in (name, (name,), [name], {name}, iter([name]), twice, {name: 1}, np.array([name])):
-        assert_same_bits(compute(op, values, wrt=wrt), chosen)
+        assert_same_bits(compute_fields(op, values, wrt=wrt), chosen)
     rest = {n: v if n != name else None for n, v in full.items()}
-    assert_same_bits(compute(op, values, wrt=names[:-1]), rest)
-    assert_same_bits(compute(op, values, wrt=reversed(names)), full)
-    assert_same_bits(compute(op, values, wrt=None), full)
-    assert_same_bits(compute(op, values, wrt=()), dict.fromkeys(names))
+    assert_same_bits(compute_fields(op, values, wrt=names[:-1]), rest)
+    assert_same_bits(compute_fields(op, values, wrt=reversed(names)), full)
+    assert_same_bits(compute_fields(op, values, wrt=None), full)
+    assert_same_bits(compute_fields(op, values, wrt=()), dict.fromkeys(names))
     positional = FUNCTIONS[op.name](*values.values(), name)
-    assert fields(op, positional)[name].tobytes() == full[name].tobytes()
+    assert map_fields(op, positional)[name].tobytes() == full[name].tobytes()
 
 
 def test_results():
     for op in OPS:
-        result = FUNCTIONS[op.name](**draw(op))
+        result = FUNCTIONS[op.name](**draw_operator_arguments(op))
         if op.single:
             assert type(result) is np.ndarray
             assert not hasattr(results, result_type(op.name).__name__)
@@ -150,7 +150,7 @@ DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ROOT = Path(__file__).parents[2]
 
 
-def typical(definition, k=0):
+def typical_symbol_values(definition, k=0):
     """Return typical values of all symbols: sizes, 1 for has_<optional>, and the numbers of the default choices."""
     sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
     sizes |= {f"has_{n}": 1 for n in definition.optional}
@@ -195,13 +195,13 @@ def test_definition(definition):
 def test_expressions(definition):
     """Every shape and count of operations can be evaluated; counts grow with the order of the derivative."""
     for k in range(3):
-        sizes = typical(definition, k)
+        sizes = typical_symbol_values(definition, k)
         for a in definition.inputs + definition.outputs:
             assert all(n >= 1 for n in evaluate_shape(a, sizes))
         operations = [evaluate(e, sizes) for e in definition.operations]
         assert 0 < operations[0] < operations[1] < operations[2]
         assert evaluate(definition.terms, sizes) > 0
-    zero = typical(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
+    zero = typical_symbol_values(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
     zero |= {f"has_{n}": 0 for n in definition.optional}
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
 

@@ -11,7 +11,17 @@ import types
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_BACKENDS, EVERY, OPS, assert_same_bits, compute, draw, fields, list_graphs, raises
+from table_calls import (
+    CPU_BACKENDS,
+    EVERY,
+    OPS,
+    assert_raises,
+    assert_same_bits,
+    compute_fields,
+    draw_operator_arguments,
+    list_graphs,
+    map_fields,
+)
 from table_errors import (
     ARRAYS,
     CHOICES,
@@ -25,12 +35,12 @@ from table_errors import (
     SELECTIVE,
     WIDTHS,
     assert_refused,
-    bound_by,
-    empty_like,
+    describe_indivisible_axis,
+    describe_shape,
+    empty_array,
+    find_defined_symbol,
     find_sizes,
     format_tuple,
-    with_numbers,
-    without_whole,
 )
 
 from trigraph.backends import BACKENDS, FUNCTIONS
@@ -57,46 +67,46 @@ def find_blamed_array(op, array, symbol):
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_wrong_size_on_each_axis(op, array):
     for change in (1, -1):
-        good = draw(op)
+        good = draw_operator_arguments(op)
         for axis in range(len(array.dims)):
             shape = list(good[array.name].shape)
             shape[axis] += change
             values = good | {array.name: np.ones(shape)}
-            symbol = bound_by(op, array, axis)
+            symbol = find_defined_symbol(op, array, axis)
             if symbol is None:
-                free = {bound_by(op, array, later) for later in range(axis + 1, len(array.dims))}
-                expected = with_numbers(array, find_sizes(op, good), free)
+                free = {find_defined_symbol(op, array, later) for later in range(axis + 1, len(array.dims))}
+                expected = describe_shape(array, find_sizes(op, good), free)
                 text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
             elif array.dims[axis] != symbol:
-                text = without_whole(op, array, tuple(shape), axis, find_sizes(op, good))
+                text = describe_indivisible_axis(op, array, tuple(shape), axis, find_sizes(op, good))
             elif (other := find_blamed_array(op, array, symbol)) is not None:
                 text = re.compile(
                     rf"{op.name}: {other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*"
                 )
             else:
-                compute(op, values)  # no other array has this size, so any value is right
+                compute_fields(op, values)  # no other array has this size, so any value is right
                 continue
-            raises(ValueError, text, FUNCTIONS[op.name], **values)
+            assert_raises(ValueError, text, FUNCTIONS[op.name], **values)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_sizes_beyond_their_limits(op, array):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     for axis in range(len(array.dims)):
-        symbol = bound_by(op, array, axis)
+        symbol = find_defined_symbol(op, array, axis)
         limits = op.definition.symbol(symbol) if symbol in SYMBOLS else None
         beyond = [limits.minimum - 1] if limits and limits.minimum else []
         beyond += [limits.maximum + 1] if limits and limits.maximum else []
         for size in beyond:
             sizes = find_sizes(op, good) | {symbol: size}
             bad = np.ones(evaluate_shape(array, sizes))
-            text = without_whole(op, array, bad.shape, axis, sizes)
-            raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
+            text = describe_indivisible_axis(op, array, bad.shape, axis, sizes)
+            assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_wrong_rank(op, array):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     value = good[array.name]
     column = () if array.column else (value[..., None],)
     for bad in (value[None], *column, value[0], np.float64(1).reshape(())):
@@ -105,24 +115,24 @@ def test_wrong_rank(op, array):
         if array.name in [a.name for a in op.definition.inputs]:  # the text omits the sizes it defines
             text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
-            text = start + with_numbers(array, find_sizes(op, good)) + end
-        raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: np.asarray(bad)}))
+            text = start + describe_shape(array, find_sizes(op, good)) + end
+        assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: np.asarray(bad)}))
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
 def test_graph_of_other_sizes(op):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     plain = {dim for a in op.arguments for dim in a.dims}
     for symbol in op.graph.sizes:
-        graphs = list_graphs(op, draw(op, **{symbol: 2 * op.graph.find(symbol, good) + 2}))
+        graphs = list_graphs(op, draw_operator_arguments(op, **{symbol: 2 * op.graph.find(symbol, good) + 2}))
         assert op.graph.find(symbol, graphs) > op.graph.find(symbol, good)
         if symbol in plain:
             first = next(a for a in op.binding_order if symbol in a.dims)
             start = f"{op.name}: {first.name} has shape {good[first.name].shape}; expected ("
             text = re.compile(re.escape(start) + rf".*\) = \(.*\b{op.graph.find(symbol, graphs)}\b.*\)")
-            raises(ValueError, text, FUNCTIONS[op.name], **(good | graphs))
+            assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | graphs))
         else:
-            compute(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
+            compute_fields(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
 
 
 # Kinds and dtypes
@@ -132,18 +142,18 @@ DTYPES = [np.int32, np.int64, np.bool_, np.float16, np.longdouble, np.complex128
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_wrong_dtype(op, array):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     for dtype in DTYPES:
         bad = np.ones(good[array.name].shape, dtype)
         came = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
         text = f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64"
-        raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
+        assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_dtypes_that_differ(op, array):
     for own, rest in (("float32", "float64"), ("float64", "float32")):
-        values = draw(op, rest)
+        values = draw_operator_arguments(op, rest)
         values[array.name] = values[array.name].astype(own)
         first, *later = op.binding_order
         if array.name != first.name:
@@ -151,14 +161,14 @@ def test_dtypes_that_differ(op, array):
         elif later:
             text = f"{op.name}: {later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
         else:
-            compute(op, values)
+            compute_fields(op, values)
             continue
-        raises(TypeError, text, FUNCTIONS[op.name], **values)
+        assert_raises(TypeError, text, FUNCTIONS[op.name], **values)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_no_array_at_all(op, array):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     value, first = good[array.name], op.binding_order[0].name
     bad = [value.tolist(), memoryview(value), np.ma.masked_array(value), "text", 1, 1.0, np.float64(1), object(), type]
     if value.ndim == 2:
@@ -171,10 +181,10 @@ def test_no_array_at_all(op, array):
             text += f"expected a {kind}.ndarray of float32 or float64"
             if kind != "numpy" and array.name != first:  # NumPy arrays come first, so the error is about them
                 text = f"{op.name}: {first} is a numpy.ndarray; backend {backend!r} takes {kind}.ndarray"
-            raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), backend=backend)
+            assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), backend=backend)
 
 
-class Elsewhere:
+class CudaArray:
     """An array on a CUDA device, with the attributes that the checks read: shape, dtype, strides and device."""
 
     def __init__(self, array, device=0):
@@ -184,26 +194,26 @@ class Elsewhere:
         self.flags, self.data = array.flags, types.SimpleNamespace(device_id=device)
 
 
-Elsewhere.__name__, Elsewhere.__module__ = "ndarray", "cupy"
+CudaArray.__name__, CudaArray.__module__ = "ndarray", "cupy"
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_arrays_of_the_wrong_device(op, array):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     for backend in CPU_BACKENDS:
         text = f"{op.name}: {array.name} is a cupy.ndarray; backend {backend!r} takes numpy.ndarray"
-        raises(
-            TypeError, text, FUNCTIONS[op.name], **(good | {array.name: Elsewhere(good[array.name])}), backend=backend
+        assert_raises(
+            TypeError, text, FUNCTIONS[op.name], **(good | {array.name: CudaArray(good[array.name])}), backend=backend
         )
-    device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+    device = {name: CudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     text = f"{op.name}: {array.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     first, *later = op.binding_order
     if len(op.arguments) > 1:  # one device array suffices to make gpu the default
-        raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
+        assert_raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
         name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
         text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
-        moved = device | {array.name: Elsewhere(good[array.name], 1)}
-        raises(ValueError, text, FUNCTIONS[op.name], **moved)
+        moved = device | {array.name: CudaArray(good[array.name], 1)}
+        assert_raises(ValueError, text, FUNCTIONS[op.name], **moved)
     assert_refused(
         op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu"
     )
@@ -211,8 +221,8 @@ def test_arrays_of_the_wrong_device(op, array):
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
 def test_graph_of_the_wrong_device(op):
-    good = draw(op)
-    device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+    good = draw_operator_arguments(op)
+    device = {name: CudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     name = op.graph.arguments[0].name
     assert_refused(op, device, TypeError, f"{name} holds numpy.ndarray; backend 'gpu' takes cupy.ndarray")
     moved = pickle.loads(pickle.dumps(good[name]))
@@ -231,7 +241,7 @@ def test_graph_of_the_wrong_device(op):
 
 @pytest.mark.parametrize(("op", "attribute"), WIDTHS)
 def test_attributes(op, attribute):
-    good, name = draw(op), attribute.name
+    good, name = draw_operator_arguments(op), attribute.name
     for bad in (3.0, 3 + 0j, True, "3", None, [3], *map(np.array, (3.0, [3], True)), np.float64(3), np.True_):
         assert_refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected an int")
     minimum = SYMBOLS[name].minimum
@@ -242,45 +252,45 @@ def test_attributes(op, attribute):
         maximum = 2**63 - 1
         text = re.compile(f"{op.name}: .* has shape .*; expected .*")
         for bad in (2**31, 2**62, maximum):
-            raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+            assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
     for bad in (maximum + 1, 10**30):
         assert_refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at most {maximum}")
     assert_refused(
         op, good | {name: 10**5000}, ValueError, f"{name} is an integer of 16610 bits; expected at most {maximum}"
     )
-    expected = compute(op, good)
+    expected = compute_fields(op, good)
     for same in (np.int64(good[name]), np.uint8(good[name]), np.array(good[name])):
-        assert_same_bits(compute(op, good | {name: same}), expected)
+        assert_same_bits(compute_fields(op, good | {name: same}), expected)
 
 
 @pytest.mark.parametrize(("op", "attribute"), NUMBERS)
 def test_numbers(op, attribute):
-    good, name = draw(op), attribute.name
+    good, name = draw_operator_arguments(op), attribute.name
     for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
         assert_refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected a number")
     for bad in (-0.1, np.nan, np.inf, np.float32(-1), np.array(-2)):
         assert_refused(op, good | {name: bad}, ValueError, f"{name} is {float(bad)}; expected a finite number >= 0")
     for bad, shown in ((10**400, "inf"), (-(10**5000), "-inf")):
         assert_refused(op, good | {name: bad}, ValueError, f"{name} is {shown}; expected a finite number >= 0")
-    single = draw(op, np.float32)
+    single = draw_operator_arguments(op, np.float32)
     text = f"{op.name}: {name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
-    raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
+    assert_raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
     for backend in CPU_BACKENDS:
-        compute(op, good | {name: 1e39}, backend=backend)
-    expected = compute(op, good | {name: 0.25})
+        compute_fields(op, good | {name: 1e39}, backend=backend)
+    expected = compute_fields(op, good | {name: 0.25})
     for same in (np.float32(0.25), np.float64(0.25), np.array(0.25), np.array(0.25, np.float16)):
-        assert_same_bits(compute(op, good | {name: same}), expected)
+        assert_same_bits(compute_fields(op, good | {name: same}), expected)
 
 
 @pytest.mark.parametrize(("op", "array"), INDICES)
 def test_indices_given_back(op, array):
-    good, name = draw(op), array.name
+    good, name = draw_operator_arguments(op), array.name
     for dtype in (np.int32, np.uint64, np.float64):
         text = f"{op.name}: {name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
-        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: good[name].astype(dtype)}))
+        assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: good[name].astype(dtype)}))
     shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
-    text = f"{op.name}: {name} has shape {shape}; expected {with_numbers(array, find_sizes(op, good))}"
-    raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
+    text = f"{op.name}: {name} has shape {shape}; expected {describe_shape(array, find_sizes(op, good))}"
+    assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
     graph = good["graph"]
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
         expected = f"an in-edge of destination {i}, {start} .. {stop - 1}" if start < stop else "-1, without in-edges"
@@ -294,16 +304,18 @@ def test_indices_given_back(op, array):
 def test_cotangent_of_what_is_absent(op):
     for a in op.definition.inputs:
         if a.optional:
-            good = draw(op, setting={a.name: None})
-            compute(op, good)
+            good = draw_operator_arguments(op, setting={a.name: None})
+            compute_fields(op, good)
             for cotangent in (f"{g}_{a.name}" for g in ("gg", "ggg")[: op.order - 1]):
                 text = f"{op.name}: {cotangent} is given, but {a.name} is None; expected None"
-                raises(ValueError, text, FUNCTIONS[op.name], **(good | {cotangent: draw(op)[cotangent]}))
+                assert_raises(
+                    ValueError, text, FUNCTIONS[op.name], **(good | {cotangent: draw_operator_arguments(op)[cotangent]})
+                )
 
 
 @pytest.mark.parametrize(("op", "attribute"), CHOICES)
 def test_choices(op, attribute):
-    good, name = draw(op), attribute.name
+    good, name = draw_operator_arguments(op), attribute.name
     expected = ", ".join(map(repr, attribute.choices))
     wrong = [(TypeError, bad) for bad in (0, 1.0, None if True in attribute.choices else True, b"node", ("node",))]
     for error, bad in [*wrong, *((ValueError, bad) for bad in ("", "None", "Node", "nodes"))]:
@@ -312,11 +324,11 @@ def test_choices(op, attribute):
     results = set()
     for choice in attribute.choices:
         # With 60 edges, each value of `exclude` leaves out some triplets.
-        good = draw(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
-        expected = compute(op, good)
+        good = draw_operator_arguments(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
+        expected = compute_fields(op, good)
         results.add(str(expected))
         for same in (np.array(choice), np.array(choice)[()]) if choice is not None else ():
-            assert_same_bits(compute(op, good | {name: same}), expected)
+            assert_same_bits(compute_fields(op, good | {name: same}), expected)
     assert len(results) == len(attribute.choices)
 
 
@@ -324,8 +336,10 @@ def test_choices(op, attribute):
 def test_defaults(op):
     defaults = {a.name: a.default for a in op.attributes if not a.required}
     sizes = {n: v for n, v in defaults.items() if type(v) is int}
-    explicit = draw(op, setting=defaults, **sizes) | defaults
-    assert_same_bits(compute(op, {n: v for n, v in explicit.items() if n not in defaults}), compute(op, explicit))
+    explicit = draw_operator_arguments(op, setting=defaults, **sizes) | defaults
+    assert_same_bits(
+        compute_fields(op, {n: v for n, v in explicit.items() if n not in defaults}), compute_fields(op, explicit)
+    )
 
 
 COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a in op.arguments if a.column]
@@ -334,11 +348,11 @@ COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a i
 @pytest.mark.parametrize(("op", "array"), COLUMNS)
 def test_columns(op, array):
     """An input of shape (n, 1) is accepted as (n,), and its derivative has shape (n, 1) again."""
-    good = draw(op)
-    flat = compute(op, good)
+    good = draw_operator_arguments(op)
+    flat = compute_fields(op, good)
     out = {name: np.empty((*value.shape, 1) if name == array.name else value.shape) for name, value in flat.items()}
     values = good | {array.name: good[array.name][..., None]}
-    for got in (compute(op, values), compute(op, values, out=out)):
+    for got in (compute_fields(op, values), compute_fields(op, values, out=out)):
         for name, value in flat.items():
             assert got[name].shape == out[name].shape
             assert got[name].tobytes() == value.tobytes()
@@ -346,7 +360,7 @@ def test_columns(op, array):
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
 def test_graph_of_the_wrong_type(op):
-    good = draw(op)
+    good = draw_operator_arguments(op)
     arrays = tuple(op.graph.find(name, good) for name, _ in op.graph.forward)
     for argument in op.graph.arguments:
         kind = type(good[argument.name])
@@ -357,28 +371,30 @@ def test_graph_of_the_wrong_type(op):
             expected = f"a trigraph.{op.graph.type_name}{', an array of indices' if argument.rows else ''}"
             expected += " or None" if argument.optional else ""
             text = f"{op.name}: {argument.name} is a {type(bad).__name__}; expected {expected}"
-            raises(TypeError, text, FUNCTIONS[op.name], **(good | {argument.name: bad}))
+            assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {argument.name: bad}))
 
 
 def test_wrong_calls():
     for (op,) in (each.values for each in EACH_OPERATOR):
-        good, function = draw(op), FUNCTIONS[op.name]
+        good, function = draw_operator_arguments(op), FUNCTIONS[op.name]
         signature = re.escape("; expected " + op.name + str(function.__signature__))
         nullable = {a.name for a in op.arguments if a.nullable}
         required = [n for n, p in op.signature.parameters.items() if p.default is p.empty and n not in nullable]
         for name in required:
             rest = {n: v for n, v in good.items() if n != name}
-            raises(TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest)
+            assert_raises(
+                TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest
+            )
         for name in op.parameters:
             twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
-            raises(TypeError, twice, function, *good.values(), **{name: good[name]})
-        raises(
+            assert_raises(TypeError, twice, function, *good.values(), **{name: good[name]})
+        assert_raises(
             TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1
         )
         many = [*good.values(), *([None] if op.selective else []), None]
-        raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
+        assert_raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
         if not op.selective:
-            raises(
+            assert_raises(
                 TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None
             )
 
@@ -401,37 +417,37 @@ def test_what_may_be_none_may_be_left_out(op):
     """Arguments that may be None can be omitted, without changing the positions of the others."""
     function, optional = FUNCTIONS[op.name], [a.name for a in op.definition.inputs if a.optional]
     for setting in [{}, *({name: None} for name in optional)]:
-        good = draw(op, setting=setting)
+        good = draw_operator_arguments(op, setting=setting)
         free = [a for a in op.arguments if a.nullable and (a.name not in optional or a.name in setting)]
         for left_out in [*([a] for a in free), *([free] if free else [])]:
             explicit = good | {a.name: None for a in left_out}
-            expected = compute(op, explicit)
+            expected = compute_fields(op, explicit)
             rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
-            assert_same_bits(compute(op, rest), expected)
+            assert_same_bits(compute_fields(op, rest), expected)
             first = min(op.parameters.index(a.name) for a in left_out)  # earlier ones are passed by position
             head = [rest.pop(n) for n in op.parameters[:first]]
-            assert_same_bits(fields(op, function(*head, **rest)), expected)
+            assert_same_bits(map_fields(op, function(*head, **rest)), expected)
 
 
 @pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
 @pytest.mark.parametrize(("backend", "index"), [("fortran", np.int32), ("gpu-host", np.int64)])
 def test_index_arrays_for_graph_objects(op, backend, index):
-    good = draw(op, index=index)
-    expected = compute(op, good, backend=backend)
+    good = draw_operator_arguments(op, index=index)
+    expected = compute_fields(op, good, backend=backend)
     arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
     assert "triplets" in arrays
     for indices in (*({n: array} for n, array in arrays.items()), arrays):
-        assert_same_bits(compute(op, good | indices, backend=backend), expected)
+        assert_same_bits(compute_fields(op, good | indices, backend=backend), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
     text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
-    raises(ValueError, text, FUNCTIONS[op.name], **(good | {"triplets": bad}))
+    assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {"triplets": bad}))
     text = f"{op.name}: triplets: Segments: index has dtype float64; expected native int32 or int64"
-    raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": bad.astype(float)}))
+    assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": bad.astype(float)}))
 
 
 def test_backend():
-    op, good = OPS[0], draw(OPS[0])
+    op, good = OPS[0], draw_operator_arguments(OPS[0])
     for bad in (1, b"fortran", ("fortran",), True, BACKENDS):
         assert_refused(op, good, TypeError, f"backend is a {type(bad).__name__}; expected a string", backend=bad)
     for bad in ("", "cuda", "Fortran", "fortran "):
@@ -440,14 +456,14 @@ def test_backend():
 
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op):
-    good, names = draw(op), [f.name for f in op.fields]
+    good, names = draw_operator_arguments(op), [f.name for f in op.fields]
     expected = ", ".join(names)
     for bad in (3, 1.5, True, np.float64(1), object()):
         text = f"{op.name}: wrt is a {type(bad).__name__}; expected a string or an iterable of strings"
-        raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=bad)
+        assert_raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=bad)
     for name in (3, None, b"x", np.ones(2), (names[0],)):
         text = f"{op.name}: wrt names a {type(name).__name__}; expected strings among {expected}"
-        raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=[names[0], name])
+        assert_raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=[names[0], name])
     for name in ("", "unknown", names[0].upper(), f"gg_{names[0]}", expected):
         for wrt in (name, (names[0], name)):
             assert_refused(op, good, ValueError, f"wrt names {name!r}; expected one of {expected}", wrt=wrt)
@@ -466,8 +482,12 @@ def list_wrong_values(name, value, op):
         variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
         variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
         return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
-    if name in list_graphs(op, draw(op)):
-        return [draw(op, seed=2)[name], draw(op, index=np.int32)[name], draw(op, num_edges=9, num_triplets=7)[name]]
+    if name in list_graphs(op, draw_operator_arguments(op)):
+        return [
+            draw_operator_arguments(op, seed=2)[name],
+            draw_operator_arguments(op, index=np.int32)[name],
+            draw_operator_arguments(op, num_edges=9, num_triplets=7)[name],
+        ]
     if name == "wrt":
         first = op.fields[0].name
         return [first, [first], (first,), [first, None], [], (first, first), "no", (["no"],), tuple(first), {first: 1}]
@@ -476,9 +496,9 @@ def list_wrong_values(name, value, op):
 
 @pytest.mark.parametrize("op", [*EACH_OPERATOR, *(pytest.param(p.values[0], id=p.values[0].name) for p in INDICES)])
 def test_any_other_value_gives_a_result_or_an_error_that_names_the_operator(op):
-    good, function = draw(op), FUNCTIONS[op.name]
+    good, function = draw_operator_arguments(op), FUNCTIONS[op.name]
 
-    def problem(arguments):
+    def error_text(arguments):
         try:
             function(**arguments)
         except (TypeError, ValueError) as error:
@@ -486,7 +506,7 @@ def test_any_other_value_gives_a_result_or_an_error_that_names_the_operator(op):
 
     for name in inspect.signature(function).parameters:
         for value in [*ODD, None, *list_wrong_values(name, good.get(name), op)]:
-            text = problem(good | {name: value})
+            text = error_text(good | {name: value})
             assert text is None or text.startswith(f"{op.name}: "), (name, value)
 
 
@@ -500,40 +520,42 @@ def test_results_do_not_have_the_dtype_object_of_an_argument():
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
 def test_out_of_the_wrong_kind(op, field):
-    good, name, label = draw(op), field.name, f"out[{field.name!r}]"
+    good, name, label = draw_operator_arguments(op), field.name, f"out[{field.name!r}]"
     keywords = {"wrt": name} if op.selective else {}
-    shape = compute(op, good, **keywords)[name].shape
+    shape = compute_fields(op, good, **keywords)[name].shape
 
-    def expect(kind, text, out):
-        raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
+    def assert_out_refused(kind, text, out):
+        assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
         if op.selective or op.single:  # with one field, the array itself stands for the mapping
-            raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
+            assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
-        expect(TypeError, f"{label} is a {type(bad).__name__}; expected a numpy.ndarray of float32 or float64", bad)
+        assert_out_refused(
+            TypeError, f"{label} is a {type(bad).__name__}; expected a numpy.ndarray of float32 or float64", bad
+        )
     right = np.dtype(np.int64 if field.index else np.float64)
     for dtype in (np.float32, np.int32, right.newbyteorder()):
         bad = np.empty(shape, dtype)
-        expect(TypeError, f"{label} has dtype {bad.dtype}; expected {right}", bad)
-    numbers = with_numbers(field, find_sizes(op, good))
+        assert_out_refused(TypeError, f"{label} has dtype {bad.dtype}; expected {right}", bad)
+    numbers = describe_shape(field, find_sizes(op, good))
     for bad in ((shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] - 1), (*shape, 1), shape[1:], ()):
-        expect(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad, right))
+        assert_out_refused(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad, right))
     strided = [np.empty((2 * shape[0], *shape[1:]), right)[::2], np.empty(shape, right)[::-1]]
     if len(shape) > 1:
-        strided.append(empty_like(shape, "F", dtype=right))
+        strided.append(empty_array(shape, "F", dtype=right))
     for bad in strided:
-        expect(ValueError, f"{label} has strides {bad.strides}; expected a C-contiguous array", bad)
+        assert_out_refused(ValueError, f"{label} has strides {bad.strides}; expected a C-contiguous array", bad)
     frozen = np.empty(shape, right)
     frozen.setflags(write=False)
-    expect(ValueError, f"{label} is read-only; expected a writable array", frozen)
-    unaligned = empty_like(shape, offset=1, dtype=right)
-    expect(ValueError, f"{label} is not aligned; expected memory aligned for {right}", unaligned)
+    assert_out_refused(ValueError, f"{label} is read-only; expected a writable array", frozen)
+    unaligned = empty_array(shape, offset=1, dtype=right)
+    assert_out_refused(ValueError, f"{label} is not aligned; expected memory aligned for {right}", unaligned)
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
 def test_out_that_overlaps(op, field):
-    good, name = draw(op), field.name
-    shape = compute(op, good)[name].shape
+    good, name = draw_operator_arguments(op), field.name
+    shape = compute_fields(op, good)[name].shape
     for a in op.select_present(good):
         if a.index or field.index:
             continue
@@ -545,14 +567,14 @@ def test_out_that_overlaps(op, field):
         view[...] = value
         before = memory.copy()
         text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected memory of its own"
-        raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
+        assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
         assert np.array_equal(memory, before)  # the refused call has not written to it
 
 
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_outs_that_overlap(op):
-    good = draw(op)
-    shapes = {name: value.shape for name, value in compute(op, good).items()}
+    good = draw_operator_arguments(op)
+    shapes = {name: value.shape for name, value in compute_fields(op, good).items()}
     for first, second in zip(list(shapes), list(shapes)[1:], strict=False):
         n, m = (int(np.prod(shapes[name])) for name in (first, second))
         memory = np.zeros(n + m)
@@ -565,45 +587,45 @@ def test_outs_that_overlap(op):
 
 def test_out_of_the_wrong_field():
     for (op,) in (each.values for each in EACH_OPERATOR):
-        good = draw(op)
-        names = list(compute(op, good))
+        good = draw_operator_arguments(op)
+        names = list(compute_fields(op, good))
         text = f"{op.name}: out['unknown'] is not computed; expected one of {', '.join(names)}"
-        raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
+        assert_raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
         if len(names) > 1:
             for out in (np.empty(3), [np.empty(3)], "x", 3):
                 what = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
-                raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
+                assert_raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
         if op.selective:
             for name in names:
                 asked = [n for n in names if n != name]
                 text = f"{op.name}: out[{name!r}] is not computed; expected one of {', '.join(asked) or 'none'}"
-                raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=asked, out={name: np.empty(3)})
+                assert_raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=asked, out={name: np.empty(3)})
 
 
-def garbage(value):
+def fill_with_garbage(value):
     return np.full_like(value, np.nan if value.dtype.kind == "f" else 77)
 
 
 def test_out_is_written_and_returned():
     """Results are the arrays of `out` themselves (fast path; `trigraph verify` checks that each backend fills them)."""
     for (op,) in (each.values for each in EACH_OPERATOR):
-        good = draw(op)
-        expected = compute(op, good)
-        outs = {name: garbage(value) for name, value in expected.items()}
-        got = compute(op, good, out=outs)
+        good = draw_operator_arguments(op)
+        expected = compute_fields(op, good)
+        outs = {name: fill_with_garbage(value) for name, value in expected.items()}
+        got = compute_fields(op, good, out=outs)
         assert_same_bits(got, expected)
         assert all(got[name] is outs[name] for name in outs)
         for name, value in expected.items():
             keywords = {"wrt": name} if op.selective else {}
             for wrapped in (lambda a: a, lambda a, name=name: {name: a})[not (op.single or op.selective) :]:
-                array = garbage(value)
+                array = fill_with_garbage(value)
                 got = FUNCTIONS[op.name](**good, **keywords, out=wrapped(array))
-                assert fields(op, got)[name] is array
+                assert map_fields(op, got)[name] is array
                 assert array.tobytes() == value.tobytes()
             if op.selective:  # duplicates in `wrt` count once; fields without an array in `out` are allocated
                 again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
                 assert getattr(again, name) is array
-                array = garbage(value)
-                got = compute(op, good, out={name: array})
+                array = fill_with_garbage(value)
+                got = compute_fields(op, good, out={name: array})
                 assert_same_bits(got, expected)
                 assert got[name] is array

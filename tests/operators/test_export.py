@@ -37,19 +37,19 @@ REFUSED, WRONG_NUMBER, WRONG_LOCATION, WRONG_GRAPH, NO_LEVEL = range(1, 6)
 
 
 @pytest.fixture(scope="module")
-def library():
+def fortran_library():
     trigraph.set_cpu_level(trigraph.get_cpu_level())
     return ctypes.CDLL(os.environ.get("WRONG_LIBRARY", str(levels.LIBRARY)))
 
 
-def options(*names):
+def read_config(*names):
     """Return the output of `trigraph config`."""
     done = CliRunner().invoke(cli.main, ["config", *names])
     assert done.exit_code == 0, done.output
     return done.output.split()
 
 
-def prepare_arguments(op, case, arguments, wrt=None):
+def prepare_c_arguments(op, case, arguments, wrt=None):
     """Return sizes and flags, numbers, arrays and results, ordered as in the header and the lists of README.md."""
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
@@ -75,24 +75,24 @@ def prepare_arguments(op, case, arguments, wrt=None):
     return scalars, arrays, results, fields
 
 
-def address(array):
+def array_pointer(array):
     return array.ctypes.data_as(ctypes.c_void_p)
 
 
-def function_of(op, case, arrays):
+def c_function_name(op, case, arrays):
     """Return the name of the C function for a case."""
     index = f"_{TYPES[str(next(iter(arrays.values())).dtype)]}" if op.graph else ""
     return f"trigraph_{op.name}_{TYPES[case.dtype]}{index}"
 
 
-def call(library, op, case, arguments, wrt=None):
+def call_c_function(library, op, case, arguments, wrt=None):
     """Call a C function."""
-    scalars, arrays, results, fields = prepare_arguments(op, case, arguments, wrt)
+    scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     order = order_arguments(op, SHIM_SETS["fast"])
-    passed = [ctypes.c_int(2), *scalars.values(), *map(address, arrays.values())]
+    passed = [ctypes.c_int(2), *scalars.values(), *map(array_pointer, arrays.values())]
     passed += [ctypes.c_int(n.removeprefix("want_") in fields) for n in order.wants]
-    passed += map(address, results.values())
-    function = getattr(library, function_of(op, case, arrays))
+    passed += map(array_pointer, results.values())
+    function = getattr(library, c_function_name(op, case, arrays))
     # Numbers that are out of range are refused before any array is read.
     choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
     for place, name in enumerate(("", *order.dims)):
@@ -110,7 +110,7 @@ def call(library, op, case, arguments, wrt=None):
                 changed = array.copy()
                 changed[at] = wrong
                 if any(a.size for a in arrays.values()):
-                    with_wrong = [*passed[:place], address(changed), *passed[place + 1 :]]
+                    with_wrong = [*passed[:place], array_pointer(changed), *passed[place + 1 :]]
                     assert function(*with_wrong) == WRONG_GRAPH, (op.name, name)
     assert all((a == -7).all() for a in results.values())
     assert function(*passed) == 0
@@ -122,7 +122,7 @@ def check_values(op, arguments):
     return checked.values
 
 
-def list_operators(definition, case):
+def yield_operators_with_arguments(definition, case):
     """Yield each operator of a definition with arguments: as drawn, and with each result of fwd that it accepts."""
     for op in (o for o in calls.EXPORTED.values() if o.definition is definition):
         arguments = case.arguments(op)
@@ -133,7 +133,7 @@ def list_operators(definition, case):
             yield op, arguments | {name: back}
 
 
-def several(definition, seeds=1):
+def yield_typed_cases(definition, seeds=1):
     """Yield cases in both dtypes and index types."""
     for variant in (v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")):
         for dtype, index in (
@@ -146,16 +146,16 @@ def several(definition, seeds=1):
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_c_functions_give_the_packages_bits(library, definition):
-    for case in several(definition):
-        for op, arguments in list_operators(definition, case):
+def test_c_functions_give_the_packages_bits(fortran_library, definition):
+    for case in yield_typed_cases(definition):
+        for op, arguments in yield_operators_with_arguments(definition, case):
             expected = getattr(trigraph.fortran, op.name)(**arguments)
-            for name, array in call(library, op, case, arguments).items():
+            for name, array in call_c_function(fortran_library, op, case, arguments).items():
                 reference = expected if op.single else getattr(expected, name)
                 assert array.tobytes() == reference.tobytes(), (op.name, name, case.dtype)
 
 
-def branch(op, real, index):
+def write_c_branch(op, real, index):
     """Return C code that reads a call of one function, makes it, and writes status and results."""
     order = order_arguments(op, SHIM_SETS["fast"])
     kinds = [*order.graph, *order.inputs]
@@ -186,26 +186,26 @@ int main(void)
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory):
+def c_driver(tmp_path_factory):
     """A program in C that calls the functions of the header, without Python."""
     source = tmp_path_factory.mktemp("driver") / "driver.c"
-    each = [branch(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
+    each = [write_c_branch(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
     source.write_text(
         DRIVER.replace("malloc(n + 8)", "malloc(n + 16)") + "        " + "        ".join(each) + "    }\n}\n"
     )
     flags = ["-Wall", "-Wextra", "-Werror", "-O0"]
-    run_command("cc", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(""))
+    run_command("cc", *flags, source, *read_config("--include", "--libs"), "-o", source.with_suffix(""))
     return source.with_suffix("")
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_a_program_without_python_gives_the_packages_bits(driver, definition):
+def test_a_program_without_python_gives_the_packages_bits(c_driver, definition):
     given, right = [], []
-    for case in several(definition):
-        for op, arguments in list_operators(definition, case):
-            scalars, arrays, results, fields = prepare_arguments(op, case, arguments)
+    for case in yield_typed_cases(definition):
+        for op, arguments in yield_operators_with_arguments(definition, case):
+            scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments)
             wants = [n.removeprefix("want_") in fields for n in order_arguments(op, SHIM_SETS["fast"]).wants]
-            words = [f"{function_of(op, case, arrays):\0<63}".encode(), struct.pack("i", 0)]
+            words = [f"{c_function_name(op, case, arrays):\0<63}".encode(), struct.pack("i", 0)]
             words += [bytes(s) for s in scalars.values()]
             words += [struct.pack("i", a.nbytes) + a.tobytes() for a in arrays.values()]
             words += [struct.pack("i", w) for w in wants]
@@ -217,7 +217,7 @@ def test_a_program_without_python_gives_the_packages_bits(driver, definition):
                     a[...] = result if op.single else getattr(result, n)
             right.append((op.name, struct.pack("i", 0), {n: a.tobytes() for n, a in results.items()}))
     done = subprocess.run(
-        [driver],
+        [c_driver],
         input=struct.pack("i", len(given)) + b"".join(given),
         capture_output=True,
         check=True,
@@ -236,22 +236,24 @@ def test_the_library_has_no_symbol_of_python():
         assert not re.search(r"\bU _?Py", run_command("nm", "-D", path).stdout), path
 
 
-def test_threads_and_levels(library, tmp_path):
-    assert library.trigraph_set_num_threads(0) == library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
-    before = library.trigraph_get_num_threads()
-    assert library.trigraph_set_num_threads(2) == 0
-    assert library.trigraph_get_num_threads() == 2
+def test_threads_and_levels(fortran_library, tmp_path):
+    assert (
+        fortran_library.trigraph_set_num_threads(0) == fortran_library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
+    )
+    before = fortran_library.trigraph_get_num_threads()
+    assert fortran_library.trigraph_set_num_threads(2) == 0
+    assert fortran_library.trigraph_get_num_threads() == 2
     child = os.fork()
     if child == 0:
-        os._exit(library.trigraph_get_num_threads() + 10 * library.trigraph_set_num_threads(2))
+        os._exit(fortran_library.trigraph_get_num_threads() + 10 * fortran_library.trigraph_set_num_threads(2))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1 + 10 * REFUSED
-    assert library.trigraph_set_num_threads(before) == 0
-    library.trigraph_get_cpu_level.restype = library.trigraph_status_text.restype = ctypes.c_char_p
-    assert library.trigraph_set_cpu_level(b"v9") == NO_LEVEL
+    assert fortran_library.trigraph_set_num_threads(before) == 0
+    fortran_library.trigraph_get_cpu_level.restype = fortran_library.trigraph_status_text.restype = ctypes.c_char_p
+    assert fortran_library.trigraph_set_cpu_level(b"v9") == NO_LEVEL
     for level in levels.available():
-        assert library.trigraph_set_cpu_level(level.encode()) == 0
-        assert library.trigraph_get_cpu_level().decode() == level
-    texts = {library.trigraph_status_text(status) for status in range(-1, 7)}
+        assert fortran_library.trigraph_set_cpu_level(level.encode()) == 0
+        assert fortran_library.trigraph_get_cpu_level().decode() == level
+    texts = {fortran_library.trigraph_status_text(status) for status in range(-1, 7)}
     assert len(texts) == 7
     source = tmp_path / "level.c"
     source.write_text(
@@ -260,14 +262,14 @@ def test_threads_and_levels(library, tmp_path):
         'printf("%s %d %d", level ? level : "none", trigraph_get_num_threads(), '
         "trigraph_gno_kernel_fwd_f32(0, 0, 1, 1, 1, 1, &x, &x, &x)); }\n"
     )
-    run_command("cc", source, *options("--include", "--libs"), "-o", tmp_path / "level")
+    run_command("cc", source, *read_config("--include", "--libs"), "-o", tmp_path / "level")
     for level, expected in ((levels.available()[0], "0"), ("v9", f"{NO_LEVEL}")):
         environment = {"TRIGRAPH_CPU_LEVEL": level, "OMP_NUM_THREADS": "3"}
         name = level if expected == "0" else "none"
         assert run_command(tmp_path / "level", env=environment).stdout == f"{name} 3 {expected}"
 
 
-def test_memory_that_the_system_refuses_has_a_status(library):
+def test_memory_that_the_system_refuses_has_a_status(fortran_library):
     """A program gets a status for 32 million bytes of work space of a call, and nothing is written."""
     f_in = hidden = 2000
     numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
@@ -284,26 +286,26 @@ def test_memory_that_the_system_refuses_has_a_status(library):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 22), used + (1 << 22)))
         scalars = [ctypes.c_int(1), *(ctypes.c_int(sizes[n]) for n in order.dims)]
-        status = library.trigraph_gno_message_fwd_f64_i32(*scalars, *map(address, arrays))
+        status = fortran_library.trigraph_gno_message_fwd_f64_i32(*scalars, *map(array_pointer, arrays))
         os._exit(status if message[0] == -7.0 else 99)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == REFUSED
 
 
-def test_wrong_locations_of_extrema_are_refused(library):
+def test_wrong_locations_of_extrema_are_refused(fortran_library):
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     op, seen = OPERATORS["agg_weighted_n2n_bwd"], 0
-    for case in several(definition):
-        for _, arguments in (o for o in list_operators(definition, case) if o[0] is op):
-            scalars, arrays, results, _ = prepare_arguments(op, case, arguments)
+    for case in yield_typed_cases(definition):
+        for _, arguments in (o for o in yield_operators_with_arguments(definition, case) if o[0] is op):
+            scalars, arrays, results, _ = prepare_c_arguments(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
                 offsets = arrays["offsets"]
                 row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # the last row with in-edges
                 for wrong in (-2, offsets[row + 1]) if arrays[name].size else ():
                     changed = arrays | {name: arrays[name].copy()}
                     changed[name][row, -1] = wrong
-                    passed = [ctypes.c_int(1), *scalars.values(), *map(address, changed.values())]
-                    passed += [ctypes.c_int(1) for _ in op.fields] + [*map(address, results.values())]
-                    assert getattr(library, function_of(op, case, arrays))(*passed) == WRONG_LOCATION
+                    passed = [ctypes.c_int(1), *scalars.values(), *map(array_pointer, changed.values())]
+                    passed += [ctypes.c_int(1) for _ in op.fields] + [*map(array_pointer, results.values())]
+                    assert getattr(fortran_library, c_function_name(op, case, arrays))(*passed) == WRONG_LOCATION
                     assert all((a == -7).all() for a in results.values())
                     seen += 1
     assert seen > 4
@@ -361,7 +363,7 @@ def test_wrong_lines_are_found(tmp_path, wrong):
 FOLD = ", &\n"
 
 
-def bridge(op):
+def write_fortran_bridge(op):
     """Return Fortran source of a C function that calls a procedure for real(dp) and int64 with the non-NULL arguments.
 
     The last dimension of argument number `wrong` is one too large.
@@ -374,7 +376,7 @@ def bridge(op):
     lines += ["use trigraph_kinds", "use trigraph_graphs", f"use trigraph_{op.family}_calls, only: {op.name}"]
     lines += ["implicit none", f"integer(c_int), value :: wrong, num_threads, {', '.join(order.dims)}"]
     lines += [f"real(c_double), value :: {n}" for n in order.numbers] + ["integer(c_int) :: status"]
-    lines += [f"integer(i64) :: of_{n}({op_length(op, n)})" for n in order.graph]
+    lines += [f"integer(i64) :: of_{n}({graph_array_length(op, n)})" for n in order.graph]
     lines += [f"type(c_ptr), value :: at_{d.name}" for d in arrays]
     lines += [
         f"{d.kind}, pointer, contiguous :: {d.name}({', '.join(':' * len(d.shape))})".replace(", )", ")")
@@ -411,7 +413,7 @@ def bridge(op):
     return "\n".join([*lines, f"end function call_{op.name}", ""])
 
 
-def op_length(op, name):
+def graph_array_length(op, name):
     """Return the length of an array of the graph; 1 where it may be absent, as `prepared` passes it."""
     lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
     graph = op.graph.paths.get(name, ("graph.",))[0].partition(".")[0]
@@ -419,49 +421,49 @@ def op_length(op, name):
 
 
 @pytest.fixture(scope="module")
-def bridges(tmp_path_factory):
+def bridge_library(tmp_path_factory):
     """The library of C functions that call the procedures with graphs and optional arguments."""
     source = tmp_path_factory.mktemp("bridges") / "bridges.f90"
-    source.write_text("\n".join(map(bridge, calls.EXPORTED.values())))
+    source.write_text("\n".join(map(write_fortran_bridge, calls.EXPORTED.values())))
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
-    run_command("gfortran", *flags, source, *options("--include", "--libs"), "-o", source.with_suffix(".so"))
+    run_command("gfortran", *flags, source, *read_config("--include", "--libs"), "-o", source.with_suffix(".so"))
     return ctypes.CDLL(str(source.with_suffix(".so")))
 
 
 def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
     """Return status and results of the procedure with optional arguments; missing arguments are absent."""
-    scalars, arrays, results, fields = prepare_arguments(op, case, arguments, wrt)
+    scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     passed = [
         ctypes.c_int(2),
         *scalars.values(),
-        *(address(arrays[n]) for n in order_arguments(op, SHIM_SETS["fast"]).graph),
+        *(array_pointer(arrays[n]) for n in order_arguments(op, SHIM_SETS["fast"]).graph),
     ]
     for d in (d for d in calls.dummies(op, "f64", "i64") if d.shape):
         name = d.about.name
         if d.intent == "inout":
-            passed.append(address(results[name]) if name in fields or not d.optional else None)
+            passed.append(array_pointer(results[name]) if name in fields or not d.optional else None)
         else:
-            passed.append(None if arguments.get(name) is None else address(arrays[name]))
+            passed.append(None if arguments.get(name) is None else array_pointer(arrays[name]))
     status = getattr(bridges, f"call_{op.name}")(*passed, ctypes.c_int(wrong))
     return status, {n: results[n] for n in fields}
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_optional_arguments_give_the_same_bits(library, bridges, definition):
+def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, definition):
     for variant in (v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")):
         case = build(definition, replace(variant, index=np.int64), "float64", 0)
-        for op, arguments in list_operators(definition, case):
+        for op, arguments in yield_operators_with_arguments(definition, case):
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
             for given, wrt in ((arguments, None), (fewer, op.fields[-1].name if op.selective else None)):
-                status, results = call_procedure(bridges, op, case, given, wrt and (wrt,))
+                status, results = call_procedure(bridge_library, op, case, given, wrt and (wrt,))
                 assert status == 0, (op.name, variant.label)
-                expected = call(library, op, case, given, wrt and (wrt,))
+                expected = call_c_function(fortran_library, op, case, given, wrt and (wrt,))
                 assert results.keys() == expected.keys()
                 for name, array in results.items():
                     assert array.tobytes() == expected[name].tobytes(), (op.name, name, variant.label)
             for place, d in enumerate(calls.dummies(op, "f64", "i64"), 1):
                 if d.shape and (d.intent == "inout" or arguments.get(d.about.name) is not None):
-                    status, results = call_procedure(bridges, op, case, arguments, wrong=place)
+                    status, results = call_procedure(bridge_library, op, case, arguments, wrong=place)
                     absent = d.intent == "inout" and d.about.name not in results
                     assert status < 0 or absent, (op.name, d.name, status)
                     assert status == 0 or all((array == -7).all() for array in results.values())
@@ -510,9 +512,9 @@ def compile_fortran(folder, source):
     """Compile a Fortran program with the installed library, using pkg-config; return its output."""
     path = folder / "program.f90"
     path.write_text(source)
-    flags = options("--include", "--libs")
+    flags = read_config("--include", "--libs")
     if shutil.which("pkg-config"):
-        places = {**os.environ, "PKG_CONFIG_PATH": options("--pkgconfigdir")[0]}
+        places = {**os.environ, "PKG_CONFIG_PATH": read_config("--pkgconfigdir")[0]}
         flags = run_command("pkg-config", "--cflags", "--libs", "trigraph", env=places).stdout.split()
     run_command("gfortran", "-fcheck=all", "-O0", f"-J{folder}", path, *flags, "-o", path.with_suffix(""))
     return run_command(path.with_suffix("")).stdout
@@ -536,7 +538,7 @@ def test_compilers_of_c_take_the_header(tmp_path):
         (tmp_path / f"a.{end}").write_text(
             '#include "trigraph.h"\nint main(void) { return trigraph_gno_kernel_fwd_f32 == 0; }\n'
         )
-        flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", *options("--include")]
+        flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", *read_config("--include")]
         run_command("cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}")
 
 
@@ -587,7 +589,7 @@ def test_files_are_not_written_over(tmp_path, monkeypatch):
 EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
 
 
-def edge_arrays(graph, reverse=True):
+def edge_graph_arrays(graph, reverse=True):
     """Return arguments of check_edge_graph."""
     names = ("src", "dst", *EDGE_ARRAYS)
     arrays = [np.array(getattr(graph, n)) if n != "reverse_edge" or reverse else np.zeros(1, np.int64) for n in names]
@@ -601,14 +603,14 @@ PARALLEL = trigraph.EdgeGraph(ATOMS.src, ATOMS.dst, 6)
 MEMBERS = trigraph.Segments(RNG.integers(0, 6, 20), 6)
 GRAPHS = {
     "csc": (7, 5, 30, 30, *map(np.array, (SOME.offsets, SOME.indices, SOME.edge_ids))),
-    "edge_graph": edge_arrays(ATOMS),
-    "edge_graph, parallel": edge_arrays(PARALLEL, False),
+    "edge_graph": edge_graph_arrays(ATOMS),
+    "edge_graph, parallel": edge_graph_arrays(PARALLEL, False),
     "segments": (20, 6, 1, *map(np.array, (MEMBERS.index, MEMBERS.offsets, MEMBERS.order))),
     "segments in order": (20, 6, 0, np.sort(MEMBERS.index), np.array(MEMBERS.offsets), np.zeros(1, np.int64)),
 }
 NO_GRAPHS = {
     "csc": (0, 0, 0, 0, np.zeros(1, np.int64), *[np.zeros(0, np.int64)] * 2),
-    "edge_graph": edge_arrays(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
+    "edge_graph": edge_graph_arrays(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
     "segments": (0, 0, 1, np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64)),
 }
 
@@ -621,12 +623,12 @@ def check_graph_status(library, kind, arguments, index="i64"):
     return getattr(library, f"trigraph_check_{kind.split(',')[0].split(' ')[0]}_{index}")(*passed)
 
 
-def change_argument(arguments, at, change):
+def change_one_argument(arguments, at, change):
     """Return a function's arguments with `change` applied to number `at`."""
     return [change(a.copy()) if k == at else a for k, a in enumerate(arguments)]
 
 
-def put(place, value):
+def make_element_setter(place, value):
     def change(array):
         array[place] = value
         return array
@@ -634,63 +636,72 @@ def put(place, value):
     return change
 
 
-def compile_in_header():
+def read_graph_status_codes():
     text = (PACKAGE / "include" / "trigraph.h").read_text()
     return {name.lower(): int(value) for name, value in re.findall(r"TRIGRAPH_GRAPH_(\w+) = (\d+)", text)}
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
-def test_graphs_are_checked(library, index):
-    status = compile_in_header()
+def test_graphs_are_checked(fortran_library, index):
+    status = read_graph_status_codes()
     assert sorted(status.values()) == list(range(1, 10))
     documented = (ROOT / "docs" / "fortran.md").read_text()
     assert all(f"| {number} | `graph_{name}` |" in documented for name, number in status.items())
     for kind, arguments in (*GRAPHS.items(), *NO_GRAPHS.items()):
-        assert check_graph_status(library, kind, arguments, index) == 0, kind
+        assert check_graph_status(fortran_library, kind, arguments, index) == 0, kind
         for k in range(2):
-            assert check_graph_status(library, kind, [*arguments[:k], -1, *arguments[k + 1 :]], index) == status["size"]
+            assert (
+                check_graph_status(fortran_library, kind, [*arguments[:k], -1, *arguments[k + 1 :]], index)
+                == status["size"]
+            )
     csc, edges, members = GRAPHS["csc"], GRAPHS["edge_graph"], GRAPHS["segments"]
     for expected, kind, arguments in (
-        ("first", "csc", change_argument(csc, 4, lambda a: a + 1)),  # 1-based
-        ("range", "csc", change_argument(csc, 5, lambda a: a + 1)),
-        ("range", "csc", change_argument(csc, 6, lambda a: a + 1)),
-        ("fall", "csc", change_argument(csc, 4, put(2, 0) if csc[4][1] > 0 else put(3, 0))),
-        ("last", "csc", change_argument(csc, 4, put(-1, 31))),
-        ("last", "csc", change_argument(csc, 4, put(slice(1, None), 2**31 - 1))),
-        ("range", "csc", change_argument(csc, 5, put(3, -1))),
-        ("range", "csc", change_argument(csc, 6, put(0, 2**31 - 1))),
-        ("range", "edge_graph", change_argument(edges, 4, lambda a: a + 1)),
-        ("range", "edge_graph", change_argument(edges, 5, lambda a: a + 1)),
-        ("order", "edge_graph", change_argument(edges, 4, lambda a: a[::-1].copy())),
-        ("first", "edge_graph", change_argument(edges, 6, lambda a: a + 1)),
-        ("range", "edge_graph", change_argument(edges, 7, lambda a: a + 1)),
-        ("order", "edge_graph", change_argument(edges, 7, lambda a: a[::-1].copy())),
-        ("range", "edge_graph", change_argument(edges, 8, put(0, -2))),
-        ("reverse", "edge_graph", change_argument(edges, 8, lambda a: a[::-1].copy())),
-        ("reverse", "edge_graph", change_argument(edges, 8, put(0, -1))),
-        ("first", "edge_graph", change_argument(edges, 9, lambda a: a + 1)),
-        ("reverse", "edge_graph", change_argument(edges, 10, lambda a: a + 1)),
-        ("range", "segments", change_argument(members, 3, put(0, 6))),
-        ("first", "segments", change_argument(members, 4, lambda a: a + 1)),
-        ("range", "segments", change_argument(members, 5, lambda a: a + 1)),
-        ("order", "segments", change_argument(members, 5, lambda a: a[::-1].copy())),
+        ("first", "csc", change_one_argument(csc, 4, lambda a: a + 1)),  # 1-based
+        ("range", "csc", change_one_argument(csc, 5, lambda a: a + 1)),
+        ("range", "csc", change_one_argument(csc, 6, lambda a: a + 1)),
+        (
+            "fall",
+            "csc",
+            change_one_argument(csc, 4, make_element_setter(2, 0) if csc[4][1] > 0 else make_element_setter(3, 0)),
+        ),
+        ("last", "csc", change_one_argument(csc, 4, make_element_setter(-1, 31))),
+        ("last", "csc", change_one_argument(csc, 4, make_element_setter(slice(1, None), 2**31 - 1))),
+        ("range", "csc", change_one_argument(csc, 5, make_element_setter(3, -1))),
+        ("range", "csc", change_one_argument(csc, 6, make_element_setter(0, 2**31 - 1))),
+        ("range", "edge_graph", change_one_argument(edges, 4, lambda a: a + 1)),
+        ("range", "edge_graph", change_one_argument(edges, 5, lambda a: a + 1)),
+        ("order", "edge_graph", change_one_argument(edges, 4, lambda a: a[::-1].copy())),
+        ("first", "edge_graph", change_one_argument(edges, 6, lambda a: a + 1)),
+        ("range", "edge_graph", change_one_argument(edges, 7, lambda a: a + 1)),
+        ("order", "edge_graph", change_one_argument(edges, 7, lambda a: a[::-1].copy())),
+        ("range", "edge_graph", change_one_argument(edges, 8, make_element_setter(0, -2))),
+        ("reverse", "edge_graph", change_one_argument(edges, 8, lambda a: a[::-1].copy())),
+        ("reverse", "edge_graph", change_one_argument(edges, 8, make_element_setter(0, -1))),
+        ("first", "edge_graph", change_one_argument(edges, 9, lambda a: a + 1)),
+        ("reverse", "edge_graph", change_one_argument(edges, 10, lambda a: a + 1)),
+        ("range", "segments", change_one_argument(members, 3, make_element_setter(0, 6))),
+        ("first", "segments", change_one_argument(members, 4, lambda a: a + 1)),
+        ("range", "segments", change_one_argument(members, 5, lambda a: a + 1)),
+        ("order", "segments", change_one_argument(members, 5, lambda a: a[::-1].copy())),
         ("order", "segments in order", [*members[:2], 0, *members[3:]]),
     ):
-        assert check_graph_status(library, kind, arguments, index) == status[expected], (expected, kind)
+        assert check_graph_status(fortran_library, kind, arguments, index) == status[expected], (expected, kind)
 
 
 def make_graph_arrays(library, name, index, numbers, given, lengths):
     """Return the status and results of a function that makes arrays of a graph; it never writes beyond their ends."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
-    status = getattr(library, f"trigraph_build_{name}_{index}")(*map(ctypes.c_int, numbers), *map(address, arrays))
+    status = getattr(library, f"trigraph_build_{name}_{index}")(
+        *map(ctypes.c_int, numbers), *map(array_pointer, arrays)
+    )
     results = arrays[len(given) :]
     assert all(a[-1] == -7 for a in results)
     return status, [a[:-1] for a in results]
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
-def test_arrays_of_graphs_are_pythons(library, index):
+def test_arrays_of_graphs_are_pythons(fortran_library, index):
     """Random graphs, some without edges or nodes, most with isolated nodes, and periodic ones with parallel edges."""
     rng = np.random.default_rng(2)
     for _ in range(60):
@@ -700,14 +711,14 @@ def test_arrays_of_graphs_are_pythons(library, index):
         graph, members = trigraph.CSC.from_coo(src, dst, num_src, num_dst), trigraph.Segments(dst, num_dst)
         sizes = (num_src, num_dst, num_edges)
         status, arrays = make_graph_arrays(
-            library, "csc", index, sizes, (src, dst), (num_dst + 1, num_edges, num_edges)
+            fortran_library, "csc", index, sizes, (src, dst), (num_dst + 1, num_edges, num_edges)
         )
         rows = np.sort(rng.integers(0, 40, num_edges))
         shared = trigraph.CSC(graph.offsets, graph.indices, num_src, rows, 40)
         given, lengths = (graph.offsets, graph.indices, rows), (num_edges, num_src + 1, num_edges, 41, num_edges)
-        of_orders, orders = make_graph_arrays(library, "csc_orders", index, (*sizes, 40), given, lengths)
+        of_orders, orders = make_graph_arrays(fortran_library, "csc_orders", index, (*sizes, 40), given, lengths)
         of_members, parts = make_graph_arrays(
-            library, "segments", index, sizes[:0:-1], (dst,), (num_dst + 1, num_edges)
+            fortran_library, "segments", index, sizes[:0:-1], (dst,), (num_dst + 1, num_edges)
         )
         pairs = np.sort(rng.permutation(num_src**2)[:num_edges])
         pairs = np.divmod(pairs, num_src) if num_src else (pairs, pairs)
@@ -720,7 +731,7 @@ def test_arrays_of_graphs_are_pythons(library, index):
             given = (graph_of_edges.src, graph_of_edges.dst, shift)
             numbers = (n, e, int(shift.size > 0))
             of_edges, found = make_graph_arrays(
-                library, "edge_graph", index, numbers, given, (n + 1, e, e, n + 1, e, e)
+                fortran_library, "edge_graph", index, numbers, given, (n + 1, e, e, n + 1, e, e)
             )
             assert of_edges == 0
             for name, array in zip(EDGE_ARRAYS, found, strict=True):
@@ -731,8 +742,8 @@ def test_arrays_of_graphs_are_pythons(library, index):
             assert array.tolist() == right.tolist()
 
 
-def test_lists_that_make_no_graph_are_refused(library):
-    status = compile_in_header()
+def test_lists_that_make_no_graph_are_refused(fortran_library):
+    status = read_graph_status_codes()
     two = np.array([0, 1])
     for expected, name, numbers, given in (
         ("size", "csc", (2, 2, -1), (two, two)),
@@ -751,12 +762,12 @@ def test_lists_that_make_no_graph_are_refused(library):
         ("parallel", "edge_graph", (1, 1, 1), ([0], [0], np.zeros(3))),
     ):
         found, _ = make_graph_arrays(
-            library, name, "i64", numbers, given, [4] * {"csc": 3, "csc_orders": 5, "segments": 2}.get(name, 6)
+            fortran_library, name, "i64", numbers, given, [4] * {"csc": 3, "csc_orders": 5, "segments": 2}.get(name, 6)
         )
         assert found == status[expected], (expected, name, numbers)
 
 
-def is_right(kind, changed_arguments, same):
+def accepts_graph_arrays(kind, changed_arguments, same):
     """Return whether `trigraph.CSC` accepts the arrays (other graphs derive some of the arrays that Fortran takes)."""
     if kind != "csc":
         return same
@@ -767,16 +778,21 @@ def is_right(kind, changed_arguments, same):
     return False
 
 
-def test_no_changed_element_of_a_graph_passes(library):
+def test_no_changed_element_of_a_graph_passes(fortran_library):
     rng, seen = np.random.default_rng(1), set()
     for kind, arguments in GRAPHS.items():
         for at in (k for k, a in enumerate(arguments) if not isinstance(a, int) and a.size > 1):
             for _ in range(200):
                 size = arguments[at].size
                 place, value = rng.integers(size), rng.integers(-2, arguments[at].max() + 3)
-                wrong = change_argument(arguments, at, put(place, value))
-                status = check_graph_status(library, kind, wrong)
-                assert (status == 0) == is_right(kind, wrong, value == arguments[at][place]), (kind, at, place, value)
+                wrong = change_one_argument(arguments, at, make_element_setter(place, value))
+                status = check_graph_status(fortran_library, kind, wrong)
+                assert (status == 0) == accepts_graph_arrays(kind, wrong, value == arguments[at][place]), (
+                    kind,
+                    at,
+                    place,
+                    value,
+                )
                 seen.add(status)
     assert seen == {0, 2, 3, 4, 5, 6, 7}
 

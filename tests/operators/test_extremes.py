@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from table_calls import CPU_BACKENDS, OPS, assert_right, compute, draw
+from table_calls import CPU_BACKENDS, OPS, assert_accurate, compute_fields, draw_operator_arguments
 
 import trigraph
 from trigraph import CSC, EdgeGraph
@@ -30,7 +30,7 @@ DTYPES = (np.float32, np.float64)
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
-def run(name, backend, *args, **keywords):
+def call_operator(name, backend, *args, **keywords):
     """Call an operator without NumPy's warnings about inf - inf."""
     with np.errstate(all="ignore"):
         return getattr(trigraph, name)(*args, backend=backend, **keywords)
@@ -41,7 +41,7 @@ def softmax(scores):
     return e / e.sum()
 
 
-def close(got, expected, dtype, scale=1.0):
+def assert_close(got, expected, dtype, scale=1.0):
     assert got.dtype == dtype
     assert got.shape == np.shape(expected)
     finite = np.isfinite(expected)
@@ -61,16 +61,18 @@ def test_infinite_scores_give_what_ieee_gives(backend):
         src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
         dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
         options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-        result = run("mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options)
+        result = call_operator(
+            "mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options
+        )
         with np.errstate(all="ignore"):
             logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
             alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
-        close(result.softmax_scores, np.array([[logit], [alpha]]), dtype)
+        assert_close(result.softmax_scores, np.array([[logit], [alpha]]), dtype)
         expected = [
             part @ values for part, values in zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
         ]
-        close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
-        grads = run("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
+        assert_close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
+        grads = call_operator("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
         reached = np.array(
             [np.isnan(alpha[[0, 3]]).any(), np.isnan(alpha[[1, 4, 5]]).any(), np.isnan(alpha[[2, 6]]).any()]
         )
@@ -80,7 +82,7 @@ def test_infinite_scores_give_what_ieee_gives(backend):
         np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
 
 
-def parallel(score):
+def score_parallel_edges(score):
     """Return scores for a destination with two equal in-edges, for which their derivatives are exactly zero."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
@@ -94,7 +96,7 @@ def parallel(score):
 
 @pytest.mark.parametrize(("activation", "score"), [("sigmoid", s) for s in (37.0, 50.0, 70.0)] + [("tanh", 25.0)])
 def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
-    values = parallel(score) | {"activation": activation, "grad_output_embedding": np.array([[1.0, 0.7]])}
+    values = score_parallel_edges(score) | {"activation": activation, "grad_output_embedding": np.array([[1.0, 0.7]])}
     fields = ask(OPERATORS["mha_gat_n2n_bwd"], values)
     assert (fields["attention_weights"][2] > 0).all()
 
@@ -129,8 +131,8 @@ def test_any_number_and_width_of_heads(heads, dtype, backend):
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32, 64]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
-            values = draw(op, dtype, setting=setting, num_heads=heads, dim_head=width)
-            assert_right(op, values, compute(op, values, backend=backend), chunked=True)
+            values = draw_operator_arguments(op, dtype, setting=setting, num_heads=heads, dim_head=width)
+            assert_accurate(op, values, compute_fields(op, values, backend=backend), chunked=True)
 
 
 # Weighted aggregation: expected values are written out, or NumPy's own.
@@ -139,7 +141,7 @@ PICK = {"min": np.argmin, "max": np.argmax}
 NAN, INF = np.nan, np.inf
 
 
-def star(messages, index=np.int64):
+def make_star_graph(messages, index=np.int64):
     """Return a destination for each list of messages; each source has one feature, and weights are one."""
     offsets = np.cumsum([0, *map(len, messages)]).astype(index)
     values = np.concatenate([*map(np.asarray, messages), [0.5]])  # the last source is isolated
@@ -163,10 +165,10 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
         [INF, NAN],
         [0.0, -0.0, 0.0],
     ]
-    values, graph = star(messages, index)
+    values, graph = make_star_graph(messages, index)
     values = values.astype(dtype)
     for weights in (np.ones(graph.num_edges, dtype), None):
-        result = run("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
+        result = call_operator("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
         expected = np.array([start + PICK[op](m) if m else -1 for start, m in starts])
         assert result.output_extrema_location.dtype == index
@@ -174,7 +176,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], expected)
         np.testing.assert_array_equal(result.output_embedding[:, 0], [values[p, 0] if p >= 0 else 0 for p in expected])
         g = np.arange(1, len(messages) + 1, dtype=dtype)[:, None]
-        grads = run("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
+        grads = call_operator("agg_weighted_n2n_bwd", backend, g, values, weights, graph, op=op)
         chosen = expected >= 0
         assert not np.delete(grads.embedding[:, 0], expected[chosen]).any()
         np.testing.assert_array_equal(grads.embedding[expected[chosen], 0], g[chosen, 0])
@@ -189,8 +191,8 @@ def test_ties_and_nan_far_apart(backend):
         sign = 1 if op == "max" else -1
         messages = np.cos(np.arange(700.0)) * 0.5
         messages[[first, 699]] = sign * 2.0
-        values, graph = star([messages, np.where(np.arange(700) >= first, NAN, messages)])
-        result = run("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
+        values, graph = make_star_graph([messages, np.where(np.arange(700) >= first, NAN, messages)])
+        result = call_operator("agg_weighted_n2n_fwd", backend, values, None, graph, op=op)
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], [first, 700 + first])
         np.testing.assert_array_equal(result.output_embedding[:, 0], [sign * 2.0, NAN])
 
@@ -201,21 +203,23 @@ def test_weights_that_sum_to_zero(backend):
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
-    result = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
+    result = call_operator("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(result.node_degree, [0, 0, 0, 1.5])
     np.testing.assert_array_equal(result.output_embedding[:3], [[NAN, NAN], [INF, NAN], [0, 0]])
     np.testing.assert_allclose(result.output_embedding[3], [5, 4], rtol=1e-15)
     g = np.ones((4, 2))
-    grads = run("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
+    grads = call_operator("agg_weighted_n2n_bwd", backend, g, embedding, weights, graph, op="mean")
     np.testing.assert_array_equal(np.isfinite(grads.embedding[:, 0]), [False, False, True, True, True])
     np.testing.assert_array_equal(np.isfinite(grads.edge_weight), [False] * 4 + [True] * 2)
     np.testing.assert_allclose(grads.embedding[2:], [[2 / 3] * 2, [1 / 3] * 2, [0, 0]], rtol=1e-15)
     np.testing.assert_allclose(grads.edge_weight[4:], [(3 - 5 + 6 - 4) / 1.5, (9 - 5 + 0 - 4) / 1.5], atol=1e-15)
-    second = run("agg_weighted_n2n_bwd2", backend, embedding, weights, g, embedding, weights, graph, op="mean")
+    second = call_operator(
+        "agg_weighted_n2n_bwd2", backend, embedding, weights, g, embedding, weights, graph, op="mean"
+    )
     assert np.isfinite(second.grad_output_embedding[2:]).all()
     assert np.isfinite(second.embedding[2:]).all()
     assert np.isfinite(second.edge_weight[4:]).all()
-    counted = run("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean", mean_by="count")
+    counted = call_operator("agg_weighted_n2n_fwd", backend, embedding, weights, graph, op="mean", mean_by="count")
     np.testing.assert_array_equal(counted.node_degree, [2, 2, 0, 2])
     np.testing.assert_array_equal(counted.output_embedding[:3], [[0, 0], [0.5, 0], [0, 0]])
 
@@ -225,7 +229,7 @@ def test_weights_that_sum_to_zero(backend):
 S, R, C, M = 5, 3, 6, 4
 
 
-def complete_graph(nodes=9):
+def make_complete_graph(nodes=9):
     """Return edges between all pairs; at nodes with more than num_spherical, fast backends sum over harmonics."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
@@ -236,7 +240,7 @@ def draw_arguments(rng, edges, dtype):
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 
-def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
+def compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     """Return the results of the five operators by name."""
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
@@ -249,7 +253,7 @@ def all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     return arrays
 
 
-def lengths(dtype):
+def extreme_lengths(dtype):
     """Return shuffled powers of two from the smallest subnormal to the largest finite number."""
     info = np.finfo(dtype)
     powers = np.linspace(info.minexp - info.nmant, info.maxexp, 72).astype(int)
@@ -260,7 +264,7 @@ def lengths(dtype):
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
     """Scaling vectors by powers of two gives the same bits, except gradients in vec, which are divided by the power."""
-    rng, graph, powers = np.random.default_rng(2), complete_graph(), lengths(dtype)
+    rng, graph, powers = np.random.default_rng(2), make_complete_graph(), extreme_lengths(dtype)
     base = draw_arguments(rng, graph.num_edges, dtype)
     # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
     base["vec"] = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
@@ -272,9 +276,11 @@ def test_only_directions_matter(backend, dtype):
     assert (np.abs(vec).max(1) < np.finfo(dtype).tiny).any()
     cotangents = {f"gg_{name}": array for name, array in draw_arguments(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
-    here = all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
+    here = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # gradients of size 1 / |vec|
-        rescaled = all_orders(backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node")
+        rescaled = compute_all_orders(
+            backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node"
+        )
         expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in here.items()}
     for name, array in here.items():
         assert np.isfinite(array).all(), name
@@ -286,21 +292,21 @@ def test_only_directions_matter(backend, dtype):
 @EACH_BACKEND
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     """NaN in sbf_rad of degree 0 does not reach grad vec, and NaN in gg_vec not its gradient: Y_0 is constant."""
-    rng, graph = np.random.default_rng(4), complete_graph(nodes)
+    rng, graph = np.random.default_rng(4), make_complete_graph(nodes)
     inputs = draw_arguments(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in draw_arguments(rng, graph.num_edges, np.float64).items()}
     grad_out = rng.standard_normal((graph.num_edges, C))
     with_nan = dict(inputs, sbf_rad=inputs["sbf_rad"].copy())
     with_nan["sbf_rad"][::3, :R] = np.nan
-    clean = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
-    results = all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
+    clean = compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    results = compute_all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
     assert np.isnan(results["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
         # Where an input is not finite, the fast backends may sum in another order.
         np.testing.assert_allclose(results[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
-    results = all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
+    results = compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude)
     assert np.isnan(results["bwd2.sbf_rad"][:, R:]).any()
     np.testing.assert_allclose(results["bwd2.sbf_rad"][:, :R], clean["bwd2.sbf_rad"][:, :R], rtol=1e-9, atol=1e-9)
 

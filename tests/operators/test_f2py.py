@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from table_calls import EVERY, draw, fields
+from table_calls import EVERY, draw_operator_arguments, map_fields
 
 import trigraph.fortran
 from trigraph.fortran import judge, reference
@@ -21,13 +21,13 @@ DTYPE_LETTERS = {"f32": "f", "f64": "d", "i32": "i", "i64": "ql"}
 STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
 
 
-def functions(module):
+def list_wrapped_functions(module):
     """Return the wrapped functions of an extension module by name."""
     members = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
     return {n: f for n, f in members.items() if type(f).__name__ == "fortran"}
 
 
-def types(function):
+def read_type_characters(function):
     """Return the type characters of the arrays in f2py's docstring."""
     return set(re.findall(r"^\w+ : (?:input|in/output|output) rank-\d array\('(.)'\)", function.__doc__, re.MULTILINE))
 
@@ -35,33 +35,33 @@ def types(function):
 @pytest.mark.parametrize("module", MODULES)
 def test_wrapped_types(module):
     """Every wrapped array has the dtype that the function's name states (`trigraph verify` calls all of them)."""
-    wrapped = functions(importlib.import_module(f"trigraph.fortran.{module}"))
+    wrapped = list_wrapped_functions(importlib.import_module(f"trigraph.fortran.{module}"))
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
         if kinds:  # otherwise it belongs to no operator
-            assert types(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
-            assert types(function) >= set(DTYPE_LETTERS[kinds[0]]), name
+            assert read_type_characters(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
+            assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
 
-def ones(op):
+def make_unit_arguments(op):
     """Return arguments of ones, so that every argument affects the results; random numbers where 1 is special.
 
     A distance of 1 is the cutoff, and vectors of ones would all be parallel.
     """
     defaults = {a.name: a.default for a in op.attributes if a.choices}
-    values = draw(op, setting=defaults, d=1, hidden=2)
+    values = draw_operator_arguments(op, setting=defaults, d=1, hidden=2)
     special = {a.name for a in op.arguments if a.degree is None}
     plain = [n for n, v in values.items() if isinstance(v, np.ndarray) and n not in special]
     return values | {name: np.ones_like(values[name]) for name in plain}
 
 
-def factors(array):
+def distinct_factors(array):
     """Return distinct numbers near one, which also affect results that depend only on directions."""
     return np.linspace(0.25, 1.75, array.size).reshape(array.shape)
 
 
-def exact_change(after, before):
+def largest_exact_change(after, before):
     """Return the largest change of hi + lo, divided by the largest value if that is above one."""
     changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # hi - hi is exact where they are close
     return np.max(changes, initial=0) / max(1, np.max(np.abs(before[0]), initial=0))
@@ -70,15 +70,18 @@ def exact_change(after, before):
 def test_the_judge_keeps_both_halves_of_a_pair():
     for op in EVERY:
         back = {a.name: None for a in op.arguments if a.given_back}  # the judge computes it itself
-        good = {name: judge.pair(v) if isinstance(v, np.ndarray) else v for name, v in (ones(op) | back).items()}
+        good = {
+            name: judge.pair(v) if isinstance(v, np.ndarray) else v
+            for name, v in (make_unit_arguments(op) | back).items()
+        }
         function = getattr(judge, op.name)
-        plain = {n: v for n, v in fields(op, function(**good)).items() if v.dtype.kind == "f"}
+        plain = {n: v for n, v in map_fields(op, function(**good)).items() if v.dtype.kind == "f"}
         for a in op.select_present(good):
             for half, step in ((0, STEP), (1, STEP), (1, 2.0**-80)):
                 moved = good[a.name].copy()
-                moved[half] += step * factors(moved[half])
-                got = fields(op, function(**(good | {a.name: moved})))
-                change = max(exact_change(got[name], plain[name]) for name in plain)
+                moved[half] += step * distinct_factors(moved[half])
+                got = map_fields(op, function(**(good | {a.name: moved})))
+                change = max(largest_exact_change(got[name], plain[name]) for name in plain)
                 assert step / 64 < change < 1e4 * step, (op.name, a.name, half, step)
 
 
@@ -106,7 +109,7 @@ def test_dot_is_exact_beyond_float64():
 @pytest.mark.parametrize("backend", [reference, trigraph.fortran], ids=["reference", "fast"])
 def test_sizes_that_fortran_cannot_count(backend):
     op = OPERATORS["gno_kernel_fwd"]
-    values = draw(op, num_edges=1)
+    values = draw_operator_arguments(op, num_edges=1)
     huge = np.broadcast_to(values["coords"], (2**31, values["coords"].shape[1]))
     with pytest.raises(ValueError, match=rf"^{op.name}: num_edges is 2147483648; .* at most 2147483647$"):
         getattr(backend, op.name)(**(values | {"coords": huge}))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from expect_error import expect_error
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, fields
+from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute_fields, draw_operator_arguments, map_fields
 
 import trigraph
 from trigraph.table import ORDERS, OVER_FORMS
@@ -12,10 +12,10 @@ OPERATORS = [pytest.param(op, id=op.name) for op in OPS if op.definition.name.st
 EMPTY = {"edges": {"num_edges": 0, "num_triplets": 0}, "triplets": {"num_triplets": 0}}
 
 
-def by_form(op, values, **keywords):
+def compute_by_forms(op, values, **keywords):
     """Return the fields of the function over the forms."""
     over = OVER_FORMS[f"basis_embedding_{ORDERS[op.order]}"]
-    result = fields(over, getattr(trigraph, over.name)(**values, **keywords))
+    result = map_fields(over, getattr(trigraph, over.name)(**values, **keywords))
     assert [*result] == [f.name for f in over.fields]
     assert all(result[name] is None for name in {*result} - {f.name for f in op.fields})
     return {f.name: result[f.name] for f in op.fields}
@@ -24,12 +24,12 @@ def by_form(op, values, **keywords):
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_bits_of_the_form(op, backend):
-    values = draw(op, np.float32)
-    expected = compute(op, values, backend=backend)
-    assert_same_bits(by_form(op, values, backend=backend), expected)
+    values = draw_operator_arguments(op, np.float32)
+    expected = compute_fields(op, values, backend=backend)
+    assert_same_bits(compute_by_forms(op, values, backend=backend), expected)
     if op.selective:
         out = {"weight": np.empty_like(expected["weight"])}
-        got = by_form(op, values, backend=backend, wrt=["weight"], out=out)
+        got = compute_by_forms(op, values, backend=backend, wrt=["weight"], out=out)
         assert got["weight"] is out["weight"]
         assert_same_bits(got, {name: a if name == "weight" else None for name, a in expected.items()})
 
@@ -40,9 +40,9 @@ def test_bits_of_the_form(op, backend):
 def test_empty_lists(op, none, backend):
     """Without edges or triplets sums are zero, and arrays by edge and triplet have no rows or rows of zeros."""
     sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph}
-    values = draw(op, **sizes)
-    got = by_form(op, values, backend=backend)
-    assert_same_bits(got, compute(op, values, backend=backend))
+    values = draw_operator_arguments(op, **sizes)
+    got = compute_by_forms(op, values, backend=backend)
+    assert_same_bits(got, compute_fields(op, values, backend=backend))
     if none == "edges" or op.graph:
         assert not any(a.any() for a in got.values())
 

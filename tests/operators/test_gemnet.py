@@ -20,7 +20,7 @@ EDGES, ATOMS, RADIAL, SPHERICAL, INTERM, EMB_IN, EMB_OUT = 9, 5, 4, 3, 2, 6, 7
 each_form = pytest.mark.parametrize("padded", [True, False])
 
 
-def vectors(name):
+def read_golden_vectors(name):
     if name not in golden.files():
         assert not golden.check_missing()
         pytest.skip(f"golden vectors {name}.npz are not on this machine")
@@ -28,7 +28,7 @@ def vectors(name):
         return dict(archive)
 
 
-class Padded:
+class PaddedCase:
     """A case with unordered triplets, and with edges and atoms without any."""
 
     def __init__(self, dtype=np.float64, index=np.int64):
@@ -51,40 +51,44 @@ class Padded:
         self.atoms = {"idx_rad_outer": self.atom, "idx_rad_inner": self.number, "num_atoms": ATOMS}
 
 
-def tensors(value):
+def convert_to_tensors(value):
     """Return tensors for NumPy's arrays, in mappings and sequences too."""
     if isinstance(value, dict):
-        return {n: tensors(v) for n, v in value.items()}
+        return {n: convert_to_tensors(v) for n, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(tensors, value))
+        return type(value)(map(convert_to_tensors, value))
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
-def embedding(weight, padded=True):
+def make_embedding_layer(weight, padded=True):
     """Return a layer with this weight, under fairchem's name in the state_dict."""
     interm, radial, *spherical = weight.shape if weight.ndim == 2 else (weight.shape[2], *weight.shape[:2])
-    layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded).to(tensors(weight).dtype)
-    layer.load_state_dict({"weight": tensors(weight)}, strict=True)
+    layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded).to(convert_to_tensors(weight).dtype)
+    layer.load_state_dict({"weight": convert_to_tensors(weight)}, strict=True)
     return layer
 
 
-def bilinear(weight, emb_in=EMB_IN):
-    layer = nn.EfficientInteractionBilinear(emb_in, weight.shape[1] // emb_in, len(weight)).to(tensors(weight).dtype)
-    layer.load_state_dict({"bilinear.linear.weight": tensors(weight)}, strict=True)
+def make_bilinear_layer(weight, emb_in=EMB_IN):
+    layer = nn.EfficientInteractionBilinear(emb_in, weight.shape[1] // emb_in, len(weight)).to(
+        convert_to_tensors(weight).dtype
+    )
+    layer.load_state_dict({"bilinear.linear.weight": convert_to_tensors(weight)}, strict=True)
     return layer
 
 
-def embed(padded, weight, *arrays, **lists):
-    return embedding(weight, padded)(*tensors(arrays), **tensors(lists))
+def apply_embedding(padded, weight, *arrays, **lists):
+    return make_embedding_layer(weight, padded)(*convert_to_tensors(arrays), **convert_to_tensors(lists))
 
 
-def interact(weight, basis, m, *lists, **more):
+def apply_bilinear(weight, basis, m, *lists, **more):
     interm = basis[0].shape[1] if isinstance(basis, tuple) else INTERM
-    layer = bilinear(weight, weight.shape[1] // interm)
-    return layer(tensors(basis), tensors(m), *tensors(lists), **tensors(more))
+    layer = make_bilinear_layer(weight, weight.shape[1] // interm)
+    return layer(
+        convert_to_tensors(basis), convert_to_tensors(m), *convert_to_tensors(lists), **convert_to_tensors(more)
+    )
 
 
-def close(got, expected, eps=1e-12):
+def assert_close(got, expected, eps=1e-12):
     got = got.detach().numpy()
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     assert np.allclose(got, expected, rtol=eps, atol=eps * abs(expected).max(initial=0))
@@ -94,7 +98,7 @@ def close(got, expected, eps=1e-12):
 @each_form
 def test_golden(padded, name):
     """fairchem's weights give fairchem's results."""
-    z = vectors(name)
+    z = read_golden_vectors(name)
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
     atoms, sums = {}, {}
     if "in_num_atoms" in z:
@@ -102,16 +106,19 @@ def test_golden(padded, name):
         atoms = {"idx_rad_outer": outer, "idx_rad_inner": inner, "num_atoms": number}
         sums = {"idx_agg2_outer": outer, "idx_agg2_inner": inner, "agg2_out_size": number}
         if padded:
-            close(embed(padded, z["in_weight_radial_only"], z["in_rad_basis"], **atoms), z["out_radial_only_padded"])
+            assert_close(
+                apply_embedding(padded, z["in_weight_radial_only"], z["in_rad_basis"], **atoms),
+                z["out_radial_only_padded"],
+            )
     inputs = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
-    basis = embed(padded, *inputs, **lists, **atoms)
+    basis = apply_embedding(padded, *inputs, **lists, **atoms)
     if padded:
-        close(basis[0], z["out_rad_W1"])
-        close(basis[1], z["out_sph_padded"], 0)
-    close(interact(z["in_bilinear_weight"], basis, z["in_m"], *lists.values(), **sums), z["out_m_ca"])
-    close(embed(padded, z["in_weight_radial_only"], z["in_rad_basis"]), z["out_radial_only"])
+        assert_close(basis[0], z["out_rad_W1"])
+        assert_close(basis[1], z["out_sph_padded"], 0)
+    assert_close(apply_bilinear(z["in_bilinear_weight"], basis, z["in_m"], *lists.values(), **sums), z["out_m_ca"])
+    assert_close(apply_embedding(padded, z["in_weight_radial_only"], z["in_rad_basis"]), z["out_radial_only"])
     if "out_sph_W1_per_triplet" in z:
-        close(embed(padded, *inputs, idx_sph_outer=z["in_idx_agg_outer"]), z["out_sph_W1_per_triplet"])
+        assert_close(apply_embedding(padded, *inputs, idx_sph_outer=z["in_idx_agg_outer"]), z["out_sph_W1_per_triplet"])
 
 
 @pytest.mark.parametrize("edges", [0, 4])
@@ -121,23 +128,23 @@ def test_empty_lists(padded, edges):
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
     dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))
-    assert embed(padded, *ones, idx_sph_outer=none).shape == (0, INTERM)
-    basis = embed(padded, *ones, idx_sph_outer=none, idx_sph_inner=none)
+    assert apply_embedding(padded, *ones, idx_sph_outer=none).shape == (0, INTERM)
+    basis = apply_embedding(padded, *ones, idx_sph_outer=none, idx_sph_inner=none)
     if padded:
         assert [b.shape for b in basis] == [(edges, INTERM, SPHERICAL), (edges, SPHERICAL, 0)]
-    close(interact(dense, basis, m, none, none), np.zeros((edges, EMB_OUT)), 0)
-    basis = embed(padded, *ones, 0 * each, each, none, none, 3)
+    assert_close(apply_bilinear(dense, basis, m, none, none), np.zeros((edges, EMB_OUT)), 0)
+    basis = apply_embedding(padded, *ones, 0 * each, each, none, none, 3)
     if padded:
         assert basis[0].shape == (3, INTERM, edges * SPHERICAL)
-    close(interact(dense, basis, m, none, none, 0 * each, each, 3), np.zeros((3, EMB_OUT)), 0)
+    assert_close(apply_bilinear(dense, basis, m, none, none, 0 * each, each, 3), np.zeros((3, EMB_OUT)), 0)
 
 
 def test_slots_nobody_fills_are_zero():
     """Slots that no triplet fills count as zero, and a NaN in a slot of one edge does not reach other edges."""
-    case = Padded(np.float32, np.int32)
+    case = PaddedCase(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
-    basis = embed(True, case.weight, case.rad_basis, case.sph_basis, **case.lists)
-    got = interact(case.dense, basis, case.m, case.outer, case.inner).detach().numpy()
+    basis = apply_embedding(True, case.weight, case.rad_basis, case.sph_basis, **case.lists)
+    got = apply_bilinear(case.dense, basis, case.m, case.outer, case.inner).detach().numpy()
     assert np.array_equal(np.isnan(got).any(axis=1), np.arange(EDGES) == 3)
 
 
@@ -149,7 +156,7 @@ BAD_BASIS = [
     ({"sph_basis": lambda x: x.astype(np.float16)}, "TypeError: ...sph_basis has dtype ...float16; expected"),
     ({"sph_basis": None}, "ValueError: ...idx_sph_inner is given, but sph_basis is None; expected both or none"),
     ({"idx_sph_inner": None}, "ValueError: ...idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
-    ({"idx_sph_inner": None, "weight": Padded().radial}, "ValueError: ...for a sph_basis without idx_sph_inner"),
+    ({"idx_sph_inner": None, "weight": PaddedCase().radial}, "ValueError: ...for a sph_basis without idx_sph_inner"),
     ({"idx_sph_outer": lambda i: i[1:]}, "ValueError: ...idx_sph_outer has ...22...; expected ...num_triplets"),
     ({"idx_sph_outer": lambda i: i + 1}, "ValueError: ...idx_sph_outer... is 9; expected 0 <= ... = 9"),
     ({"idx_sph_inner": lambda i: i - 1}, "ValueError: ...idx_sph_inner[...] is -1; expected 0 <= idx_sph_inner < "),
@@ -171,18 +178,18 @@ BAD_BILINEAR = [
         "ValueError: ...rad_W1 has shape (9, 2, 3); expected (agg2_out_size, interm, Kmax2*num_spherical) = (2, 2, 27)",
     ),
 ]
-BAD = [(embed, *bad) for bad in BAD_BASIS] + [(interact, *bad) for bad in BAD_BILINEAR]
-OWNERS = {embed: "BasisEmbedding", interact: "EfficientInteractionBilinear"}
+BAD = [(apply_embedding, *bad) for bad in BAD_BASIS] + [(apply_bilinear, *bad) for bad in BAD_BILINEAR]
+OWNERS = {apply_embedding: "BasisEmbedding", apply_bilinear: "EfficientInteractionBilinear"}
 
 
 @pytest.mark.parametrize(("layer", "changes", "text"), BAD)
 def test_bad_input(layer, changes, text):
-    case = Padded()
+    case = PaddedCase()
     given = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists
-    if layer is embed:
+    if layer is apply_embedding:
         given |= case.atoms | {"padded": True}
     else:
-        given = {"weight": case.dense, "basis": embed(True, **given), "m": case.m}
+        given = {"weight": case.dense, "basis": apply_embedding(True, **given), "m": case.m}
         given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
     given |= {n: change(given[n]) if callable(change) else change for n, change in changes.items()}
     with expect_error(text.replace(": ", f": {OWNERS[layer]}", 1)):
@@ -200,50 +207,52 @@ def test_slots_that_no_memory_holds(slot):
         (outer, 10**12, "MemoryError: BasisEmbedding: ... is 1000000000000, whose arrays"),
     ):
         with expect_error(text):
-            embed(True, weight, rad_basis, None, outer, slots, num_atoms=number)
+            apply_embedding(True, weight, rad_basis, None, outer, slots, num_atoms=number)
 
 
 @pytest.mark.parametrize("into_atoms", [False, True])
 def test_sums_of_either_kind(into_atoms):
     """Padded lists, lists without padding and Segments give the operators' sums, and the same gradients."""
-    case = Padded(index=np.int32)
+    case = PaddedCase(index=np.int32)
     atoms = case.atoms if into_atoms else {}
     triplets, by_atom = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
     rad_W1 = basis_embedding_fwd(case.rad_basis, case.weight)
     graphs = triplets, by_atom if into_atoms else None
     expected = interaction_bilinear_fwd(rad_W1, case.sph_basis, case.m, case.dense, *graphs)
-    rad, sph, m = (tensors(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
-    layer, gradients = bilinear(case.dense), []
-    g = tensors(np.random.default_rng(5).standard_normal(expected.shape))
+    rad, sph, m = (convert_to_tensors(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
+    layer, gradients = make_bilinear_layer(case.dense), []
+    g = convert_to_tensors(np.random.default_rng(5).standard_normal(expected.shape))
     for padded, inner, number in ((True, case.inner, case.number), (False, None, None)):
-        embed = embedding(case.weight, padded)
-        got = embed(rad, sph, **tensors({**case.lists, **atoms}))
-        out = layer(got, m, *tensors((case.outer, inner, *((case.atom, number, ATOMS) if into_atoms else ()))))
-        close(out, expected, 1e-13)
+        embed = make_embedding_layer(case.weight, padded)
+        got = embed(rad, sph, **convert_to_tensors({**case.lists, **atoms}))
+        out = layer(
+            got, m, *convert_to_tensors((case.outer, inner, *((case.atom, number, ATOMS) if into_atoms else ())))
+        )
+        assert_close(out, expected, 1e-13)
         gradients.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, layer.weight], g))
     for a, b in zip(*gradients, strict=True):
-        close(a, b.numpy(), 1e-13)
-    close(layer(got, m, triplets, None, *((by_atom, None, ATOMS) if into_atoms else ())), expected, 1e-13)
+        assert_close(a, b.numpy(), 1e-13)
+    assert_close(layer(got, m, triplets, None, *((by_atom, None, ATOMS) if into_atoms else ())), expected, 1e-13)
 
 
 @compiled_whole
 def test_compiled_and_copied():
-    case = Padded()
+    case = PaddedCase()
     triplets, atoms = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
-    inner = tensors(case.inner)
-    embed, interact = embedding(case.weight, padded=False), bilinear(case.dense)
+    inner = convert_to_tensors(case.inner)
+    embed, interact = make_embedding_layer(case.weight, padded=False), make_bilinear_layer(case.dense)
 
-    def model(rad, sph, m):
+    def embed_and_interact(rad, sph, m):
         basis = embed(rad, sph, idx_sph_outer=triplets, idx_sph_inner=inner)
         return interact(basis, m, triplets, None, atoms, None, ATOMS)
 
-    inputs = [tensors(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m)]
-    expected = model(*inputs)
-    got = torch.compile(model, fullgraph=True, backend="aot_eager")(*inputs)
-    close(got, expected.detach().numpy(), 1e-13)
+    inputs = [convert_to_tensors(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m)]
+    expected = embed_and_interact(*inputs)
+    got = torch.compile(embed_and_interact, fullgraph=True, backend="aot_eager")(*inputs)
+    assert_close(got, expected.detach().numpy(), 1e-13)
     pairs = zip(*(torch.autograd.grad(o.square().sum(), inputs) for o in (got, expected)), strict=True)
     for a, b in pairs:
-        close(a, b.numpy(), 1e-13)
+        assert_close(a, b.numpy(), 1e-13)
     for layer in (embed, interact):
         assert torch.equal(pickle.loads(pickle.dumps(layer)).weight, layer.weight)
 

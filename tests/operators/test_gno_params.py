@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from table_calls import raises
+from table_calls import assert_raises
 
 from trigraph import pack_gno_params, unpack_gno_params
 
@@ -10,7 +10,7 @@ D, H, F_IN, F_OUT = 3, 5, 2, 4
 F = F_IN * F_OUT
 
 
-def blocks(dtype=np.float64):
+def draw_parameter_blocks(dtype=np.float64):
     rng = np.random.default_rng(0)
     shapes = {"U": (H, D), "b_u": (H,), "V": (F, H), "b_v": (F,)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
@@ -18,7 +18,7 @@ def blocks(dtype=np.float64):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_layout(dtype):
-    arrays = blocks(dtype)
+    arrays = draw_parameter_blocks(dtype)
     params = pack_gno_params(**arrays)
     assert params.dtype == dtype
     assert params.flags.c_contiguous
@@ -34,7 +34,7 @@ def test_layout(dtype):
 
 
 def test_blocks_are_views():
-    params = pack_gno_params(**blocks())
+    params = pack_gno_params(**draw_parameter_blocks())
     back = unpack_gno_params(params, D, F_IN, F_OUT)
     for block in back:
         assert np.shares_memory(block, params)
@@ -44,29 +44,33 @@ def test_blocks_are_views():
 
 @pytest.mark.parametrize("name", ["U", "b_u", "V", "b_v"])
 def test_pack_bad_input(name):
-    good = blocks()
+    good = draw_parameter_blocks()
     text = f"pack_gno_params: {name} is a list; expected an ndarray"
-    raises(TypeError, text, pack_gno_params, **(good | {name: [1.0]}))
+    assert_raises(TypeError, text, pack_gno_params, **(good | {name: [1.0]}))
     if name != "U":
         text = f"pack_gno_params: {name} has dtype float32; expected float32 or float64, alike"
-        raises(TypeError, text, pack_gno_params, **(good | {name: good[name].astype(np.float32)}))
+        assert_raises(TypeError, text, pack_gno_params, **(good | {name: good[name].astype(np.float32)}))
         bad = good[name][..., :-1]
         text = f"pack_gno_params: {name} has shape {bad.shape}; expected {good[name].shape}"
-        raises(ValueError, text, pack_gno_params, **(good | {name: bad}))
+        assert_raises(ValueError, text, pack_gno_params, **(good | {name: bad}))
     bad = good[name][None]
     text = f"pack_gno_params: {name} has shape {bad.shape}; expected rank {good[name].ndim}"
-    raises(ValueError, text, pack_gno_params, **(good | {name: bad}))
+    assert_raises(ValueError, text, pack_gno_params, **(good | {name: bad}))
 
 
 def test_unpack_bad_input():
-    params = pack_gno_params(**blocks())
+    params = pack_gno_params(**draw_parameter_blocks())
     text = f"unpack_gno_params: params has shape (1, {params.size}); expected rank 1"
-    raises(ValueError, text, unpack_gno_params, params[None], D, F_IN, F_OUT)
+    assert_raises(ValueError, text, unpack_gno_params, params[None], D, F_IN, F_OUT)
     for size in (params.size + 1, params.size - 1, F, 0):
         text = (
             f"unpack_gno_params: params has shape ({size},); expected (hidden*(d+1+f_out*f_in)+f_out*f_in,) with "
             f"a whole hidden >= 1 for d = {D}, f_in = {F_IN}, f_out = {F_OUT}"
         )
-        raises(ValueError, text, unpack_gno_params, np.ones(size), D, F_IN, F_OUT)
-    raises(TypeError, "unpack_gno_params: d is a str; expected an int", unpack_gno_params, params, "2", F_IN, F_OUT)
-    raises(ValueError, "unpack_gno_params: f_in is 0; expected at least 1", unpack_gno_params, params, D, 0, F_OUT)
+        assert_raises(ValueError, text, unpack_gno_params, np.ones(size), D, F_IN, F_OUT)
+    assert_raises(
+        TypeError, "unpack_gno_params: d is a str; expected an int", unpack_gno_params, params, "2", F_IN, F_OUT
+    )
+    assert_raises(
+        ValueError, "unpack_gno_params: f_in is 0; expected at least 1", unpack_gno_params, params, D, 0, F_OUT
+    )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from table_calls import OPS, compute, draw
+from table_calls import OPS, compute_fields, draw_operator_arguments
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.table import DEFINITIONS
@@ -18,7 +18,7 @@ EPS = 8  # allowed by the accuracy rule for sums in chunks of any length
 WIDTH = 3  # size of every axis that does not count edges, nodes and so on
 
 
-class Run(NamedTuple):
+class HubRun(NamedTuple):
     """A backend, numbers of terms and their type, and the tested orders of derivatives."""
 
     backend: str
@@ -27,15 +27,15 @@ class Run(NamedTuple):
     orders: tuple[int, ...] = (0, 1, 2)
 
 
-FAST = Run("fortran", 100_000)
+FAST = HubRun("fortran", 100_000)
 # Sums of 117 chunks, added in a chain, err by more than 8 eps; second derivatives launch the kernels of other orders.
-EMULATED = Run("gpu-host", 30_000, orders=(2,))
+EMULATED = HubRun("gpu-host", 30_000, orders=(2,))
 # Both types instantiate one template; 70,000 exceeds 256 times 256, so that sums have all their levels.
-SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), Run("gpu-host", 70_000)]
+SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), HubRun("gpu-host", 70_000)]
 RUNS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
-def csc(sizes):
+def make_csc(sizes):
     """Return edges from sources 0 and 1 in turn into one node, or one node per pair, with two rows, or one per edge."""
     src = np.tile(np.arange(2), sizes["num_positions"] // 2)
     dst = np.repeat(np.arange(sizes["num_dst_nodes"]), sizes["num_positions"] // sizes["num_dst_nodes"])
@@ -43,20 +43,20 @@ def csc(sizes):
     return {"graph": CSC.from_coo(src, dst, 2, sizes["num_dst_nodes"], rows, sizes["num_edges"])}
 
 
-def segments(sizes):
+def make_segments(sizes):
     """Return members that are shared equally among segments."""
 
-    def members(number, bound):
+    def share_members(number, bound):
         return Segments(np.repeat(np.arange(bound), number // bound), bound)
 
-    graphs = {"triplets": members(sizes["num_triplets"], sizes["num_edges"])}
+    graphs = {"triplets": share_members(sizes["num_triplets"], sizes["num_edges"])}
     if "num_outputs" in sizes:
-        graphs["atoms"] = members(sizes["num_edges"], sizes["num_outputs"])
-        graphs["idx_in"] = members(sizes["num_triplets"], sizes["num_inputs"])
+        graphs["atoms"] = share_members(sizes["num_edges"], sizes["num_outputs"])
+        graphs["idx_in"] = share_members(sizes["num_triplets"], sizes["num_inputs"])
     return graphs
 
 
-class Kind(NamedTuple):
+class HubGrowth(NamedTuple):
     """The growth of a small call for a kind of graph: in each arrangement some sizes grow with the number of terms.
 
     They grow by the number of terms, divided by an integer.
@@ -74,11 +74,14 @@ EDGE = {"num_triplets": 1, "num_edges": 1}
 INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_outputs": 1}
 FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # into an atom, of edges with several triplets
 HUB_GRAPHS = {
-    None: Kind(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
-    "csc": Kind(csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
-    "triplets": Kind(segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
-    "bilinear": Kind(
-        segments, EDGE | {"num_outputs": 1, "num_inputs": 1}, "num_triplets", [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW]
+    None: HubGrowth(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
+    "csc": HubGrowth(make_csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
+    "triplets": HubGrowth(make_segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
+    "bilinear": HubGrowth(
+        make_segments,
+        EDGE | {"num_outputs": 1, "num_inputs": 1},
+        "num_triplets",
+        [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW],
     ),
 }
 # Settings in which an operator is linear in its terms, if not all are; others give a mean of terms, or one term.
@@ -100,13 +103,13 @@ CASES = [
 def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
     """Return positive arguments of a call with few edges and nodes; no result of fwd is passed."""
     sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
-    values = draw(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
+    values = draw_operator_arguments(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
     if "attention_weights" in values:  # small scores, whose rounding hardly increases the scale
         values["attention_weights"] *= dtype(1e-3)
     return values | {a.name: None for a in op.arguments if a.given_back}
 
 
-def assert_times(got, judged, factor, what):
+def assert_multiple(got, judged, factor, what):
     """Compare with the judge's triples times a factor."""
     high, low, scale = judged.astype(np.longdouble)
     error = np.abs((got - factor * high) - factor * low)
@@ -127,13 +130,16 @@ def assert_equal_terms(run, definition, setting, grown, mean):
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, make(few), setting)
-        got, judged = compute(op, repeat_rows(op, values, times, make, few), backend=run.backend), ask(op, values)
+        got, judged = (
+            compute_fields(op, repeat_rows(op, values, times, make, few), backend=run.backend),
+            ask(op, values),
+        )
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = times.get(field.dims[0], 1)
             one_by_one = mean and grown == INTO_ONE and field.name != "node_degree"
             factor = 1 if one_by_one else run.terms // rows
             values_of_each = got[field.name].reshape(rows, *judged[field.name].shape[1:])
-            assert_times(values_of_each, judged[field.name], factor, (op.name, field.name))
+            assert_multiple(values_of_each, judged[field.name], factor, (op.name, field.name))
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -145,10 +151,10 @@ def test_equal_terms(definition, setting, grown, mean, run):
 def test_a_million_terms_of_a_row_of_the_emulator():
     """Eight threads add the sums of a row's parts, a thousand each."""
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
-    assert_equal_terms(Run("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
+    assert_equal_terms(HubRun("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
 
 
-def star(n_in, n_out):
+def make_star_graph(n_in, n_out):
     """Return a graph whose node 0 has n_in in-edges and n_out out-edges; the latter come first."""
     src = np.concatenate([np.zeros(n_out, np.int64), np.arange(1, n_in + 1)])
     dst = np.concatenate([np.arange(n_in + 1, n_in + n_out + 1), np.zeros(n_in, np.int64)])
@@ -167,15 +173,18 @@ STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY
 def test_equal_edges_at_one_node(run, n_in, n_out):
     """In-edges are all equal, and out-edges too: the first edges go out, the last ones come in."""
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
-        values = draw_small_arguments(op, run.dtype, star(1, 1))
+        values = draw_small_arguments(op, run.dtype, make_star_graph(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
-        got, judged = compute(op, values | rows | star(n_in, n_out), backend=run.backend), ask(op, values)
+        got, judged = (
+            compute_fields(op, values | rows | make_star_graph(n_in, n_out), backend=run.backend),
+            ask(op, values),
+        )
         for name, triples in judged.items():
             if name == "weights":
-                assert_times(got[name], triples, n_in * n_out, (op.name, name))
+                assert_multiple(got[name], triples, n_in * n_out, (op.name, name))
             else:
-                assert_times(got[name][:n_out], triples[:, :1], n_in, (op.name, name))
-                assert_times(got[name][n_out:], triples[:, 1:], n_out, (op.name, name))
+                assert_multiple(got[name][:n_out], triples[:, :1], n_in, (op.name, name))
+                assert_multiple(got[name][n_out:], triples[:, 1:], n_out, (op.name, name))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
@@ -199,5 +208,5 @@ def test_parameters_where_degrees_differ(degrees, dtype):
         for seed in range(5):
             values = draw_small_arguments(op, dtype, {"graph": one_edge}, seed=seed)
             rows = {a.name: np.repeat(values[a.name], numbers.get(a.dims[0], 1), axis=0) for a in op.arguments}
-            got = compute(op, values | rows | {"graph": graph}, wrt="params")
-            assert_times(got["params"], ask(op, values)["params"], total, op.name)
+            got = compute_fields(op, values | rows | {"graph": graph}, wrt="params")
+            assert_multiple(got["params"], ask(op, values)["params"], total, op.name)

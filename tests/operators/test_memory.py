@@ -21,68 +21,68 @@ from trigraph.fortran.memory import LEAST, Blocks
 LARGE = (LEAST // 4,)  # number of float32 elements; the smallest array that is kept
 
 
-def address(array: np.ndarray) -> int:
+def array_address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
 @pytest.fixture
-def blocks() -> Blocks:
+def memory_blocks() -> Blocks:
     return Blocks(kept=8 * LEAST)
 
 
-def test_an_array_is_an_ordinary_one(blocks: Blocks) -> None:
-    array = blocks.empty((LEAST // 64, 8), np.dtype(np.float64))
+def test_an_array_is_an_ordinary_one(memory_blocks: Blocks) -> None:
+    array = memory_blocks.empty((LEAST // 64, 8), np.dtype(np.float64))
     assert type(array) is np.ndarray
     assert array.shape == (LEAST // 64, 8)
     assert array.dtype == np.float64
     assert array.flags.c_contiguous
     assert array.flags.writeable
     assert array.flags.aligned
-    assert address(array) % 64 == 0
+    assert array_address(array) % 64 == 0
     array[...] = 1
     assert array.sum() == array.size
 
 
 @pytest.mark.parametrize("refer", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
-def test_memory_in_use_is_left_alone(blocks: Blocks, refer) -> None:
-    array = blocks.empty(LARGE, np.dtype(np.float32))
+def test_memory_in_use_is_left_alone(memory_blocks: Blocks, refer) -> None:
+    array = memory_blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 7
     view = refer(array)
     del array
-    other = blocks.empty(LARGE, np.dtype(np.float32))
+    other = memory_blocks.empty(LARGE, np.dtype(np.float32))
     other[...] = 3
     assert np.all(np.asarray(view) == 7)
 
 
-def test_a_block_may_be_a_little_larger_not_much(blocks: Blocks) -> None:
-    array = blocks.empty((2 * LEAST,), np.dtype(np.int8))
-    before = address(array)
+def test_a_block_may_be_a_little_larger_not_much(memory_blocks: Blocks) -> None:
+    array = memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
+    before = array_address(array)
     del array
-    array = blocks.empty((2 * LEAST - 1000,), np.dtype(np.int8))
-    assert address(array) == before
+    array = memory_blocks.empty((2 * LEAST - 1000,), np.dtype(np.int8))
+    assert array_address(array) == before
     assert array.size == 2 * LEAST - 1000
     del array
-    assert address(blocks.empty((LEAST,), np.dtype(np.int8))) != before
+    assert array_address(memory_blocks.empty((LEAST,), np.dtype(np.int8))) != before
 
 
-def test_small_and_very_large_arrays_are_numpys_own(blocks: Blocks) -> None:
-    for size in (0, 1, LEAST - 1, blocks.kept + 1):
-        assert blocks.empty((size,), np.dtype(np.int8)).flags.owndata
-    assert not blocks.blocks
+def test_small_and_very_large_arrays_are_numpys_own(memory_blocks: Blocks) -> None:
+    for size in (0, 1, LEAST - 1, memory_blocks.kept + 1):
+        assert memory_blocks.empty((size,), np.dtype(np.int8)).flags.owndata
+    assert not memory_blocks.blocks
 
 
-def test_no_more_is_kept_than_allowed(blocks: Blocks) -> None:
-    held = [blocks.empty((3 * LEAST,), np.dtype(np.int8)) for _ in range(4)]
+def test_no_more_is_kept_than_allowed(memory_blocks: Blocks) -> None:
+    held = [memory_blocks.empty((3 * LEAST,), np.dtype(np.int8)) for _ in range(4)]
     assert [a.flags.owndata for a in held] == [False, False, True, True]
-    assert sum(len(b[0]) for b in blocks.blocks) <= blocks.kept
+    assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
     del held
-    large = blocks.empty((7 * LEAST,), np.dtype(np.int8))  # free blocks are released for it
+    large = memory_blocks.empty((7 * LEAST,), np.dtype(np.int8))  # free blocks are released for it
     assert not large.flags.owndata
-    assert sum(len(b[0]) for b in blocks.blocks) <= blocks.kept
+    assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
 
 
-def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
-    array = blocks.empty(LARGE, np.dtype(np.float32))
+def test_a_forked_process_has_memory_of_its_own(memory_blocks: Blocks) -> None:
+    array = memory_blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 1
     child = os.fork()
     if child == 0:
@@ -95,15 +95,15 @@ def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
 # Nested calls, forks, refused memory
 
 
-class Refused(Exception):
+class CallInterrupted(Exception):
     """The exception that interrupts a call."""
 
 
-def at_every_step(action):
+def act_at_each_step(action):
     """Return a trace function that runs `action` once, before the n-th step of the interpreter in memory.py."""
     state = {"left": 0, "busy": False}
 
-    def trace(frame, event, _):
+    def trace_step(frame, event, _):
         if frame.f_code.co_filename != memory.__file__ or state["busy"]:
             return None
         frame.f_trace_opcodes = True
@@ -115,9 +115,9 @@ def at_every_step(action):
                     action()
                 finally:
                     state["busy"] = False
-        return trace
+        return trace_step
 
-    return trace, state
+    return trace_step, state
 
 
 @pytest.mark.parametrize("free", [0, 1, 3])
@@ -126,10 +126,10 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
     """A second call that runs at any step of a first call loses no block, and no two results share a block."""
     held = []
 
-    def handler() -> None:
+    def allocate_in_handler() -> None:
         held.append(blocks.empty(LARGE, np.dtype(np.float32)))
         if outcome == "raises":
-            raise Refused
+            raise CallInterrupted
 
     step, finished = 0, False
     while not finished:
@@ -138,18 +138,18 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
         kept = [blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(free)]
         kept.clear()
         held.clear()
-        trace, state = at_every_step(handler)
+        trace, state = act_at_each_step(allocate_in_handler)
         state["left"] = step
         before = sys.gettrace()
         sys.settrace(trace)
         try:
             held.append(blocks.empty(LARGE, np.dtype(np.float32)))
-        except Refused:
+        except CallInterrupted:
             pass
         finally:
             sys.settrace(before)
         finished = state["left"] > 0
-        starts = sorted(address(a) for a in held)
+        starts = sorted(array_address(a) for a in held)
         assert all(b - a >= LEAST for a, b in itertools.pairwise(starts)), step
         assert len({id(b[0]) for b in blocks.blocks}) == len(blocks.blocks)
         assert len(blocks.blocks) >= len(held)
@@ -160,45 +160,45 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
     assert step > 100
 
 
-def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    used = blocks.empty(LARGE, np.dtype(np.float32))
-    free = blocks.empty((3 * LEAST,), np.dtype(np.int8))
+def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = memory_blocks.empty(LARGE, np.dtype(np.float32))
+    free = memory_blocks.empty((3 * LEAST,), np.dtype(np.int8))
     del free
-    in_use = blocks.blocks[0]
+    in_use = memory_blocks.blocks[0]
 
     make = memory.mmap.mmap
 
-    def scarce(*args: object, **keywords: object) -> object:
-        if blocks.blocks:
+    def map_first_block_only(*args: object, **keywords: object) -> object:
+        if memory_blocks.blocks:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return make(*args, **keywords)
 
-    monkeypatch.setattr(memory.mmap, "mmap", scarce)
+    monkeypatch.setattr(memory.mmap, "mmap", map_first_block_only)
     with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
-        blocks.empty((2 * LEAST,), np.dtype(np.int8))
-    assert blocks.blocks == [in_use]  # free memory was returned, used memory is still known
+        memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
+    assert memory_blocks.blocks == [in_use]  # free memory was returned, used memory is still known
     del used
-    again = blocks.empty(LARGE, np.dtype(np.float32))
-    assert blocks.blocks[0][0] is in_use[0]
+    again = memory_blocks.empty(LARGE, np.dtype(np.float32))
+    assert memory_blocks.blocks[0][0] is in_use[0]
     assert not again.flags.owndata
     del again  # now free: it is released before an allocation fails
-    assert not blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
+    assert not memory_blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
     """A child forked while another thread is anywhere in this code can call operators: no lost lock blocks it."""
-    graphs = [some_graph()]
+    graphs = [make_csc()]
     graphs[0].prepare()  # imports SciPy; a fork during an import would leave the import lock held
     stop = threading.Event()
 
-    def work() -> None:
+    def use_memory_and_graphs() -> None:
         while not stop.is_set():
             memory.empty((LEAST,), np.int8)
-            graphs[0] = some_graph()
+            graphs[0] = make_csc()
             graphs[0].prepare()
-            use_the_table()
+            compute_table_properties()
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=use_memory_and_graphs)
     thread.start()
     try:
         for _ in range(40):
@@ -207,7 +207,7 @@ def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
                 signal.alarm(30)  # ends the child
                 memory.empty((LEAST,), np.int8)
                 graphs[0].prepare()
-                use_the_table()
+                compute_table_properties()
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
     finally:
@@ -215,11 +215,11 @@ def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
         thread.join()
 
 
-def some_graph() -> trigraph.CSC:
+def make_csc() -> trigraph.CSC:
     return trigraph.CSC(np.arange(0, 3001, 3), np.arange(3000) % 1000)
 
 
-def use_the_table() -> None:
+def compute_table_properties() -> None:
     """Compute the cached properties of operators and definitions, in copies that have none."""
     op = dataclasses.replace(trigraph.OPERATORS["gno_message_bwd2"])
     assert op.signature is op.signature

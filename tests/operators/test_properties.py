@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from table_calls import ALL, assert_right, assert_same_bits, compute, draw
+from table_calls import ALL, assert_accurate, assert_same_bits, compute_fields, draw_operator_arguments
 
 from trigraph.testing import strategies
 
@@ -16,7 +16,7 @@ SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, supp
 
 
 @st.composite
-def calls(draw_, op):
+def draw_call(draw_, op):
     """Draw arguments of an operator: at most a few nodes, edges and channels, any dtypes and choices."""
     index, dtype = draw_(strategies.index_dtypes()), draw_(st.sampled_from([np.float32, np.float64]))
     graph = draw_(strategies.graph_arguments(op.definition.graph, index))
@@ -28,7 +28,7 @@ def calls(draw_, op):
         most = 6 if not symbol.minimum else 5
         sizes[name] = draw_(st.integers(symbol.minimum, min(symbol.maximum or most, most)))
     setting = draw_(st.sampled_from([{}, *op.definition.settings]))
-    return draw(op, dtype, index, graph, seed=draw_(st.integers(0, 99)), setting=setting, **sizes)
+    return draw_operator_arguments(op, dtype, index, graph, seed=draw_(st.integers(0, 99)), setting=setting, **sizes)
 
 
 def copy_misaligned(a):
@@ -46,11 +46,11 @@ def copy_padded(a):
     return view
 
 
-def frozen(a):
+def copy_read_only(a):
     return np.ndarray(a.shape, a.dtype, buffer=a.tobytes())
 
 
-class Subclass(np.ndarray):
+class ArraySubclass(np.ndarray):
     def __add__(self, other):
         raise AssertionError("arithmetic of a subclass")
 
@@ -63,8 +63,8 @@ LAYOUTS = {
     "negative strides": lambda a: np.flip(np.flip(a).copy()),
     "padded": copy_padded,
     "misaligned": copy_misaligned,
-    "read-only": frozen,
-    "subclass": lambda a: a.view(Subclass),
+    "read-only": copy_read_only,
+    "subclass": lambda a: a.view(ArraySubclass),
     "one row again and again": lambda a: np.broadcast_to(a[:1], a.shape),
 }
 
@@ -77,8 +77,8 @@ def test_any_graph_in_any_layout(op):
 
     @SETTINGS
     @given(st.data())
-    def property_(data):
-        values = data.draw(calls(op))
+    def check_any_layout(data):
+        values = data.draw(draw_call(op))
         names = [n for n, v in values.items() if isinstance(v, np.ndarray)]
         layouts = {n: data.draw(st.sampled_from(sorted(LAYOUTS)), label=n) for n in names}
         back = {a.name for a in op.arguments if a.given_back}
@@ -87,8 +87,8 @@ def test_any_graph_in_any_layout(op):
         if back:  # results of fwd for the same inputs
             plain |= dict.fromkeys(back)
         for backend in ("fortran", "pyref"):
-            expected = compute(op, plain, backend=backend)
-            assert_right(op, plain, expected, chunked=backend == "fortran")
-            assert_same_bits(compute(op, plain | moved, backend=backend), expected)
+            expected = compute_fields(op, plain, backend=backend)
+            assert_accurate(op, plain, expected, chunked=backend == "fortran")
+            assert_same_bits(compute_fields(op, plain | moved, backend=backend), expected)
 
-    property_()
+    check_any_layout()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from table_calls import EVERY, compute, draw
+from table_calls import EVERY, compute_fields, draw_operator_arguments
 
 from trigraph import set_num_threads
 from trigraph.backends.choice import third_is_native
@@ -34,7 +34,7 @@ SENTINEL = 0xA5  # fills `out=` before a call
 MOST = 2**34  # bytes that are enough for every call
 
 
-class Sweep(NamedTuple):
+class SweepSettings(NamedTuple):
     """The settings with which a backend is tested.
 
     `many` edges or triplets and `few` nodes make the work space much larger than a page, at little cost: the direct
@@ -50,15 +50,15 @@ class Sweep(NamedTuple):
 
 
 SWEEPS = {
-    "fortran": Sweep("fortran", 2000, 200),
-    "fortran, teams": Sweep("fortran", 2000, 200, teams=True),
-    "fortran-reference": Sweep("fortran-reference", 1000, 200),
-    "gpu-host": Sweep("gpu-host", 400, 60, untouched=False),
+    "fortran": SweepSettings("fortran", 2000, 200),
+    "fortran, teams": SweepSettings("fortran", 2000, 200, teams=True),
+    "fortran-reference": SweepSettings("fortran-reference", 1000, 200),
+    "gpu-host": SweepSettings("gpu-host", 400, 60, untouched=False),
 }
 TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads that have ended
 
 
-class Wrong(Exception):
+class WrongBehaviour(Exception):
     """An operator behaved wrongly when memory was refused."""
 
 
@@ -66,7 +66,7 @@ class Wrong(Exception):
 
 
 @contextmanager
-def limit(budget: int) -> Iterator[None]:
+def limit_address_space(budget: int) -> Iterator[None]:
     """Leave `budget` bytes of address space that can be taken from the system."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -77,44 +77,46 @@ def limit(budget: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
-def limit_memory(budget: int, function: Callable[[], Any]) -> Any:
+def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
     """Return the function's result with `budget` bytes of address space left; pass on its MemoryError."""
     taken: tuple[Any, ...] = ()
-    with limit(0):  # use the C library's free memory, from half a page on, which would otherwise serve the call
+    with limit_address_space(
+        0
+    ):  # use the C library's free memory, from half a page on, which would otherwise serve the call
         for size in (PAGE // 2 << k for k in range(8, -1, -1)):
             with suppress(MemoryError):
                 while True:
                     taken = (taken, bytearray(size))
-    with limit(budget):
+    with limit_address_space(budget):
         try:
             return function()
         except MemoryError as error:
             return error.with_traceback(None)
 
 
-def in_new_thread(budget: int, function: Callable[[], Any]) -> Any:
+def call_in_limited_thread(budget: int, function: Callable[[], Any]) -> Any:
     """Do the same as `limited` in a new Python thread, whose OpenMP threads must be created under the limit."""
     go, results = threading.Event(), []
 
-    def work() -> None:
+    def call_when_allowed() -> None:
         go.wait()
-        results.append(limit_memory(budget, function))
+        results.append(call_with_limited_memory(budget, function))
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=call_when_allowed)
     thread.start()
     go.set()
     thread.join()
     return results[0]
 
 
-def settings(op: Any) -> list[dict[str, Any]]:
+def list_settings(op: Any) -> list[dict[str, Any]]:
     """Return the settings to test: choices, and optional inputs that are None."""
     if op.definition.settings:
         return list(op.definition.settings)
     return [{}] + [{a.name: choice} for a in op.attributes if a.choices for choice in a.choices]
 
 
-class Job(NamedTuple):
+class CallArguments(NamedTuple):
     """Arguments of a call, the number of threads, and whether `out=` is given."""
 
     name: str
@@ -123,41 +125,43 @@ class Job(NamedTuple):
     with_out: bool
 
 
-def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
+def yield_call_arguments(op: Any, sweep: SweepSettings, dense: bool) -> Iterator[CallArguments]:
     """Yield calls of one operator, alternately with and without `out=`."""
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
     if sweep.teams:
         kinds = [(np.float64, np.int64, 3)]
-    chosen = settings(op)
+    chosen = list_settings(op)
     pairs = [(s, k) for s in chosen for k in kinds]
     if not dense:
         pairs = list(zip((chosen * 2)[:2], kinds[:2], strict=False))
     for number, (setting, (dtype, index, threads)) in enumerate(pairs):
         name = f"{op.name} {setting} {dtype.__name__} {index.__name__} {threads} threads"
-        yield Job(name, draw(op, dtype, index, setting=setting, **sizes), threads, number % 2 == 0)
+        yield CallArguments(
+            name, draw_operator_arguments(op, dtype, index, setting=setting, **sizes), threads, number % 2 == 0
+        )
 
 
-def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
+def have_same_bits(got: dict[str, Any], expected: dict[str, Any]) -> bool:
     """Return whether two results have the same bits."""
     return got.keys() == expected.keys() and all(
         (got[n] is None) == (v is None) and (v is None or got[n].tobytes() == v.tobytes()) for n, v in expected.items()
     )
 
 
-class Call:
+class RepeatedCall:
     """One call that is repeated with different limits, and its numbers of refusals and results."""
 
-    def __init__(self, op: Any, sweep: Sweep, job: Job, dense: bool) -> None:
+    def __init__(self, op: Any, sweep: SweepSettings, job: CallArguments, dense: bool) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
         self.name, self.values, _, self.with_out = job
         self.refused = self.complete = 0
-        results = compute(op, self.values, backend=sweep.backend)
+        results = compute_fields(op, self.values, backend=sweep.backend)
         self.expected = {n: None if v is None else v.copy() for n, v in results.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
-    def step(self, budget: int) -> bool:
+    def call_with_budget(self, budget: int) -> bool:
         """Call with this many bytes left; return whether there was a result."""
         where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
@@ -165,50 +169,50 @@ class Call:
         keywords = {"out": self.out} if self.with_out else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
-        function = functools.partial(compute, self.op, self.values, backend=self.sweep.backend, **keywords)
-        got = (in_new_thread if self.sweep.teams else limit_memory)(budget, function)
+        function = functools.partial(compute_fields, self.op, self.values, backend=self.sweep.backend, **keywords)
+        got = (call_in_limited_thread if self.sweep.teams else call_with_limited_memory)(budget, function)
         if not isinstance(got, MemoryError):
             self.complete += 1
-            if not same(got, self.expected):
-                raise Wrong(f"{where}: a result with other bits")
+            if not have_same_bits(got, self.expected):
+                raise WrongBehaviour(f"{where}: a result with other bits")
             return True
         self.refused += 1
         if self.op.name not in str(got):
-            raise Wrong(f"{where}: {got!r} does not name the operator")
+            raise WrongBehaviour(f"{where}: {got!r} does not name the operator")
         if (
             self.with_out
             and self.sweep.untouched
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
-            raise Wrong(f"{where}: {got!r}, and out is half written")
+            raise WrongBehaviour(f"{where}: {got!r}, and out is half written")
         # That call also leaves libgomp the memory for the team of its next call: if refused, libgomp ends the process.
-        if not same(function(), self.expected):
-            raise Wrong(f"{where}: {got!r}, and the next call has other bits")
+        if not have_same_bits(function(), self.expected):
+            raise WrongBehaviour(f"{where}: {got!r}, and the next call has other bits")
         return False
 
-    def run(self) -> None:
+    def bisect_needed_memory(self) -> None:
         """Bisect the memory that the call needs to one page, since the last allocation that can fail may be small."""
         if self.sweep.teams:  # from 0 to more than the stacks and heaps of all threads
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
-                self.step(budget)
+                self.call_with_budget(budget)
             return
         refused, need = 0, PAGE  # no smaller request is refused
-        while not self.step(need):
+        while not self.call_with_budget(need):
             refused, need = need, 4 * need
             if need > MOST:
-                raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
+                raise WrongBehaviour(f"{self.name}: MemoryError with {MOST} bytes left")
         if self.dense:
             for budget in sorted({need * k // 100 // PAGE * PAGE for k in range(100)}):
-                self.step(budget)
+                self.call_with_budget(budget)
         while need - refused > PAGE:
             middle = (refused + need) // 2 // PAGE * PAGE
-            refused, need = (refused, middle) if self.step(middle) else (middle, need)
+            refused, need = (refused, middle) if self.call_with_budget(middle) else (middle, need)
         if self.dense:  # the range of the call's last allocations, which may be small
             for budget in range(max(0, need - 64 * PAGE), need + 16 * PAGE, PAGE):
-                self.step(budget)
+                self.call_with_budget(budget)
 
 
-def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
+def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int, int]:
     """Return how many calls of an operator were refused memory, and how many succeeded.
 
     Raises
@@ -216,10 +220,10 @@ def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
     Wrong, and whatever a call raises
     """
     refused = complete = 0
-    for job in jobs(op, sweep, dense):
+    for job in yield_call_arguments(op, sweep, dense):
         set_num_threads(job.threads)
-        tried = Call(op, sweep, job, dense)
-        tried.run()
+        tried = RepeatedCall(op, sweep, job, dense)
+        tried.bisect_needed_memory()
         refused, complete = refused + tried.refused, complete + tried.complete
     return refused, complete
 
@@ -231,7 +235,7 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
         faulthandler.dump_traceback_later(HANG * (20 if dense else 1), exit=True)
         wrong, counts = None, (0, 0)
         try:
-            counts = try_operator(NAMED[operator], SWEEPS[name], dense)
+            counts = count_refused_calls(NAMED[operator], SWEEPS[name], dense)
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
         print(json.dumps([wrong, counts]), flush=True)
@@ -241,7 +245,7 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
+def start_child(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
     """Run the child with settings that make glibc map every block, and unmap it when it is freed."""
     environment = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": str(PAGE),
@@ -253,7 +257,7 @@ def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedP
         "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
     }
     command = [sys.executable, __file__, name, str(int(dense)), *operators]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.bisect_needed_memory(command, env=environment, capture_output=True, text=True, check=False)
 
 
 RUNS = [pytest.param(name, False, marks=[pytest.mark.slow] * (name == "gpu-host")) for name in SWEEPS]
@@ -267,7 +271,7 @@ def test_a_result_or_memory_error(name: str, dense: bool) -> None:
     own = [op for op in EVERY if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0
     while left:
-        done = start(name, dense, left)
+        done = start_child(name, dense, left)
         for line in done.stdout.splitlines():
             operator = left.pop(0)
             failures, (r, c) = json.loads(line)

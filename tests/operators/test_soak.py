@@ -27,7 +27,7 @@ GROWTH = 32 * 2**20  # bytes by which the trend of resident memory may rise
 
 
 @functools.cache
-def calls():
+def make_soak_calls():
     """Return functions of `out`, by operator, case and backend, whose calls take milliseconds."""
     found = {}
     for definition in DEFINITIONS:
@@ -43,31 +43,31 @@ def calls():
     return found
 
 
-def bits(name, result):
+def field_bytes(name, result):
     return {n: None if a is None else a.tobytes() for n, a in name_fields_of_result(NAMED[name], result).items()}
 
 
-def repeat(seed, seconds, failures, main=False):
+def repeat_calls(seed, seconds, failures, main=False):
     """Draw calls, and compare each with the first one; the main thread also interrupts some of them, and forks."""
     rng, ends = np.random.default_rng(seed), time.monotonic() + seconds
-    names, first = list(calls()), {}
+    names, first = list(make_soak_calls()), {}
     while time.monotonic() < ends and not failures:
         key = names[rng.integers(len(names))]
-        expected = first.setdefault(key, bits(key[0], calls()[key]()))
+        expected = first.setdefault(key, field_bytes(key[0], make_soak_calls()[key]()))
         if main and rng.random() < 0.3:
             inner = names[rng.integers(len(names))]
             interrupts = rng.random() < 0.5
-            raised = signal.default_int_handler if interrupts else lambda *_, inner=inner: calls()[inner]()
+            raised = signal.default_int_handler if interrupts else lambda *_, inner=inner: make_soak_calls()[inner]()
             signal.signal(signal.SIGALRM, raised)
             out = {
                 n: np.full_like(a, 7)
-                for n, a in name_fields_of_result(NAMED[key[0]], calls()[key]()).items()
+                for n, a in name_fields_of_result(NAMED[key[0]], make_soak_calls()[key]()).items()
                 if a is not None
             }
             before = {n: a.tobytes() for n, a in out.items()}
             try:
                 signal.setitimer(signal.ITIMER_REAL, 10 ** rng.uniform(-5, -2))
-                calls()[key](out=out)
+                make_soak_calls()[key](out=out)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 now = {n: a.tobytes() for n, a in out.items()}
@@ -77,33 +77,35 @@ def repeat(seed, seconds, failures, main=False):
             set_num_threads(int(rng.integers(1, 5)))
             if (pid := os.fork()) == 0:
                 signal.alarm(60)  # ends a process that hangs
-                os._exit(bits(key[0], calls()[key]()) != expected)
+                os._exit(field_bytes(key[0], make_soak_calls()[key]()) != expected)
             if status := os.waitpid(pid, 0)[1]:
                 failures.append(f"{key}: a forked process ended with {os.waitstatus_to_exitcode(status)}")
-        if bits(key[0], calls()[key]()) != expected:
+        if field_bytes(key[0], make_soak_calls()[key]()) != expected:
             failures.append(f"{key}: other bits than at first")
 
 
-def resident():
+def measure_resident_bytes():
     """Return the bytes of resident memory, without memory kept for reuse."""
     gc.collect()
     memory._blocks.blocks.clear()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def soak(seconds, seed):
+def list_soak_failures(seconds, seed):
     """Return the failures within this many seconds."""
     failures, samples, files = [], [], []
-    for call in calls().values():
+    for call in make_soak_calls().values():
         call()  # imports do not survive KeyboardInterrupt
     for block in range(12):
-        threads = [threading.Thread(target=repeat, args=([seed, block, n], seconds / 12, failures)) for n in (1, 2)]
+        threads = [
+            threading.Thread(target=repeat_calls, args=([seed, block, n], seconds / 12, failures)) for n in (1, 2)
+        ]
         for thread in threads:
             thread.start()
-        repeat([seed, block, 0], seconds / 12, failures, main=True)
+        repeat_calls([seed, block, 0], seconds / 12, failures, main=True)
         for thread in threads:
             thread.join()
-        samples.append(resident())
+        samples.append(measure_resident_bytes())
         files.append(len(os.listdir("/proc/self/fd")))
     growth = theilslopes(samples[3:]).slope * len(samples[3:])
     if not growth <= GROWTH:
@@ -122,4 +124,4 @@ def test_random_calls(seconds):
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(soak(float(sys.argv[1]), int(sys.argv[2]))) or 0)
+    sys.exit("\n".join(list_soak_failures(float(sys.argv[1]), int(sys.argv[2]))) or 0)

@@ -58,12 +58,12 @@ BAD = {
 }
 
 
-def stub(name):
+def parse_stub(name):
     """Return the syntax tree of an installed stub."""
     return ast.parse(files("trigraph").joinpath(*name.split("/")).read_text(encoding="utf-8"))
 
 
-def describe(functions):
+def describe_functions(functions):
     """Return parameters and docstring of each function."""
     return {n: [list(inspect.signature(f).parameters), inspect.getdoc(f)] for n, f in functions.items()}
 
@@ -79,7 +79,7 @@ def assert_same_functions(tree, expected):
 def test_the_stub_of_torch_says_what_its_functions_are():
     functions = pytest.importorskip("trigraph.torch.functions")
     expected = functions.FUNCTIONS | {"basis_embedding": functions.basis_embedding}
-    assert_same_functions(stub("torch/__init__.pyi"), describe(expected))
+    assert_same_functions(parse_stub("torch/__init__.pyi"), describe_functions(expected))
 
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
@@ -89,25 +89,25 @@ def test_the_stub_of_distributed_says_what_its_functions_are():
 import inspect, json, mpi4py
 mpi4py.rc.initialize = False
 from trigraph.distributed.functions import FUNCTIONS
-{inspect.getsource(describe)}
-print(json.dumps(describe(FUNCTIONS)))
+{inspect.getsource(describe_functions)}
+print(json.dumps(describe_functions(FUNCTIONS)))
 """
     printed = run_command(sys.executable, "-c", script).stdout
-    assert_same_functions(stub("distributed/__init__.pyi"), json.loads(printed))
+    assert_same_functions(parse_stub("distributed/__init__.pyi"), json.loads(printed))
 
 
 def test_the_stub_says_what_the_package_is():
-    tree = stub("__init__.pyi")
+    tree = parse_stub("__init__.pyi")
     names = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
     assert sorted(ast.literal_eval(names)) == sorted(trigraph.__all__)
     imported = {a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname}
     assert imported == {*dir(trigraph)} - {*EVERY, "__version__"}
-    for name, node in assert_same_functions(tree, describe({n: getattr(trigraph, n) for n in EVERY})).items():
+    for name, node in assert_same_functions(tree, describe_functions({n: getattr(trigraph, n) for n in EVERY})).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "backend"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
         real = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
         assert repr(defaults) == repr([default for default in real if default is not inspect.Parameter.empty])
-    tree = stub("results.pyi")
+    tree = parse_stub("results.pyi")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     expected = {result_type(n): op for n, op in EVERY.items() if not op.single}
     assert classes.keys() == {kind.__name__ for kind in expected}

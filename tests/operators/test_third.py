@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from table_calls import assert_right, assert_same_bits, compute, draw
+from table_calls import assert_accurate, assert_same_bits, compute_fields, draw_operator_arguments
 
 from trigraph.backends import BACKENDS
 from trigraph.backends.choice import third_is_native
@@ -24,13 +24,13 @@ STEP = 2.0**-32
 GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturated attention are multiplied by 2^6
 
 
-def calls(op, dtype):
+def yield_third_order_calls(op, dtype):
     """Return the arguments of bwd3, and whether they are away from kinks, for the cases of `verify`."""
     third = [v for v in variants(op.definition) if v.kind.third]
     return [(cases.build(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
 
 
-def move(op, values, step):
+def move_arguments(op, values, step):
     """Return arguments of bwd or bwd2, as pairs: gradients and inputs are moved by a step along the cotangents ggg_."""
     pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.select_present(values)}
     return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
@@ -39,12 +39,12 @@ def move(op, values, step):
 @pytest.mark.parametrize("op", EACH)
 def test_the_judge_differentiates_its_derivatives(op):
     """Central differences agree; a step leaves terms of two orders more, and pairs end at 2^-105 of the scale."""
-    for values, smooth in calls(op, "float64"):
+    for values, smooth in yield_third_order_calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
             continue  # a step along scaled cotangents is not small
         third = ask(op, values)
         for lower, prefix in ((OPERATORS[f"{op.definition.name}_{o}"], p) for o, p in (("bwd", "gg_"), ("bwd2", ""))):
-            plus, minus = (ask(lower, move(lower, values, step)) for step in (STEP, -STEP))
+            plus, minus = (ask(lower, move_arguments(lower, values, step)) for step in (STEP, -STEP))
             assert {prefix + n for n in plus} <= third.keys()
             for name in plus if smooth else ():
                 hi, lo, scale = third[prefix + name]
@@ -57,43 +57,43 @@ def test_the_judge_differentiates_its_derivatives(op):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", EACH)
 def test_backends_agree_with_the_judge(op, dtype):
-    for values, _ in calls(op, dtype):
+    for values, _ in yield_third_order_calls(op, dtype):
         judged = ask(op, values)
-        assert_right(op, values, compute(op, values, backend="pyref"), False, judged)
+        assert_accurate(op, values, compute_fields(op, values, backend="pyref"), False, judged)
         rounded = dict.fromkeys(f.name for f in op.fields)
         rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in judged.items()}
-        assert_same_bits(compute(op, values, backend="fortran-reference"), rounded)
+        assert_same_bits(compute_fields(op, values, backend="fortran-reference"), rounded)
 
 
 def test_an_error_names_the_backends_that_have_it():
     op = THIRD["mha_gat_n2n_bwd3"]
     with pytest.raises(ValueError, match=r"'gpu-host' .*; expected one of fortran, fortran-reference, pyref, or"):
-        compute(op, draw(op), backend="gpu-host")
+        compute_fields(op, draw_operator_arguments(op), backend="gpu-host")
 
 
 @pytest.mark.parametrize("choice", ["min", "max"])
 def test_the_first_of_equal_messages_counts(choice):
     """Messages are zero, but differ along the cotangents; as complex numbers they also differ in their real parts."""
     op = THIRD["agg_weighted_n2n_bwd3"]
-    values = draw(op, setting={"op": choice})
+    values = draw_operator_arguments(op, setting={"op": choice})
     values["embedding"] = np.zeros_like(values["embedding"])
     for backend, chunked in (("pyref", False), ("fortran", True)):
-        assert_right(op, values, compute(op, values, backend=backend), chunked=chunked)
+        assert_accurate(op, values, compute_fields(op, values, backend=backend), chunked=chunked)
 
 
 @pytest.mark.parametrize(("op", "backend"), OWN)
 def test_what_a_call_leaves_out(op, backend):
     """Fields that are not requested change no bit of the others; a cotangent that is None is zero."""
-    values, _ = calls(op, "float32")[0]
-    for name, expected in compute(op, values, backend=backend).items():
+    values, _ = yield_third_order_calls(op, "float32")[0]
+    for name, expected in compute_fields(op, values, backend=backend).items():
         if expected is not None:
             out = np.full_like(expected, np.nan)
-            got = compute(op, values, backend=backend, wrt=name, out=out)
+            got = compute_fields(op, values, backend=backend, wrt=name, out=out)
             assert got[name] is out
             assert_same_bits(got, dict.fromkeys(got) | {name: expected})
     for a in (a for a in op.select_present(values) if a.nullable and not a.optional):
         zero, none = ({**values, a.name: value} for value in (np.zeros_like(values[a.name]), None))
-        assert_same_bits(compute(op, none, backend=backend), compute(op, zero, backend=backend))
+        assert_same_bits(compute_fields(op, none, backend=backend), compute_fields(op, zero, backend=backend))
 
 
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
@@ -102,10 +102,12 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
     """NaN reaches the same results as in the judge, also products of both directions for active units."""
     op = THIRD[f"{name}_bwd3"]
     for direction in ("gg_coords", "ggg_coords"):
-        values = draw(op) | {f"ggg_{a.name}": None for a in op.arguments if a.name.startswith("grad_")}
+        values = draw_operator_arguments(op) | {
+            f"ggg_{a.name}": None for a in op.arguments if a.name.startswith("grad_")
+        }
         values[direction][2] = np.nan
         expected = {field: np.isnan(hi) for field, (hi, _, _) in ask(op, values).items()}
-        got = compute(op, values, backend=backend)
+        got = compute_fields(op, values, backend=backend)
         assert all(np.array_equal(np.isnan(got[field]), marks) for field, marks in expected.items())
 
 
@@ -117,10 +119,12 @@ def test_many_edges_of_which_one_dominates(large):
     joined[:16, :16] = 1 - np.eye(16, dtype=int)
     joined[16, 17:57] = joined[17:57, 16] = 1  # more than a chunk
     graph = EdgeGraph(*np.nonzero(joined), 100)
-    values = draw(op, graph=graph, setting={"exclude": "edge"}, num_spherical=3, num_radial=2, n_emb=3, n_mid=2)
+    values = draw_operator_arguments(
+        op, graph=graph, setting={"exclude": "edge"}, num_spherical=3, num_radial=2, n_emb=3, n_mid=2
+    )
     for name in large:
         values[name][[17, 100]] *= 2.0 ** (34 / len(large))
-    assert_right(op, values, compute(op, values, backend="fortran"), chunked=True)
+    assert_accurate(op, values, compute_fields(op, values, backend="fortran"), chunked=True)
 
 
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
@@ -128,7 +132,7 @@ def test_many_edges_of_which_one_dominates(large):
 def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
     """Each result is as accurate as its own terms, whatever the size of other results."""
     for largest in (8, 120, 900):
-        rng, values = np.random.default_rng(0), draw(op)
+        rng, values = np.random.default_rng(0), draw_operator_arguments(op)
         for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):
             values[name] = np.ldexp(values[name], rng.integers(-largest, largest, values[name].shape))
-        assert_right(op, values, compute(op, values, backend=backend), backend == "fortran")
+        assert_accurate(op, values, compute_fields(op, values, backend=backend), backend == "fortran")

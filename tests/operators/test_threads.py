@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from programs import run_command
-from table_calls import CPU_BACKENDS, OPS, assert_same_bits, compute, draw, raises
+from table_calls import CPU_BACKENDS, OPS, assert_raises, assert_same_bits, compute_fields, draw_operator_arguments
 
 import trigraph
 from trigraph import get_num_threads, set_num_threads
@@ -20,11 +20,11 @@ from trigraph.table import DEFINITIONS, SYMBOLS
 TIMEOUT = 60  # seconds; a process that hangs fails
 
 
-def large(op, seed=0, dtype=np.float64, nodes=9):
+def draw_large_arguments(op, seed=0, dtype=np.float64, nodes=9):
     """Return arguments whose sums have several chunks of 256 terms, by source and by destination."""
     entities = {"num_positions": 3000, "num_edges": 2600}
     sizes = {s: entities.get(s, nodes) for s in op.definition.symbols if SYMBOLS[s].minimum == 0}
-    return draw(op, dtype, seed=seed, **sizes)
+    return draw_operator_arguments(op, dtype, seed=seed, **sizes)
 
 
 def test_set_and_get():
@@ -34,9 +34,9 @@ def test_set_and_get():
         assert type(get_num_threads()) is int
     for bad in (2.0, "2", None, True, np.array([2])):
         text = f"set_num_threads: num_threads is a {type(bad).__name__}; expected an int"
-        raises(TypeError, text, set_num_threads, bad)
+        assert_raises(TypeError, text, set_num_threads, bad)
     for bad in (0, -1):
-        raises(ValueError, f"set_num_threads: num_threads is {bad}; expected at least 1", set_num_threads, bad)
+        assert_raises(ValueError, f"set_num_threads: num_threads is {bad}; expected at least 1", set_num_threads, bad)
     assert get_num_threads() == 3
 
 
@@ -61,12 +61,12 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_calls_from_several_threads_at_once(backend):
-    size = large if backend == "fortran" else draw  # other backends have no chunks
+    size = draw_large_arguments if backend == "fortran" else draw_operator_arguments  # other backends have no chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
-    expected = [compute(op, values, backend=backend) for op, values in jobs]
+    expected = [compute_fields(op, values, backend=backend) for op, values in jobs]
     with ThreadPoolExecutor(6) as pool:
-        futures = [pool.submit(compute, op, values, backend=backend) for op, values in jobs * 2]
+        futures = [pool.submit(compute_fields, op, values, backend=backend) for op, values in jobs * 2]
         for future, result in zip(futures, expected * 2, strict=True):
             assert_same_bits(future.result(TIMEOUT), result)
 
@@ -242,13 +242,15 @@ def test_an_upper_bound():
     assert max(16, os.cpu_count()) <= MOST <= max(16, 8 * os.cpu_count())
     set_num_threads(MOST)
     for bad in (MOST + 1, 100_000, 2**31, 2**63):
-        raises(ValueError, f"set_num_threads: num_threads is {bad}; expected at most {MOST}", set_num_threads, bad)
+        assert_raises(
+            ValueError, f"set_num_threads: num_threads is {bad}; expected at most {MOST}", set_num_threads, bad
+        )
     assert get_num_threads() == MOST
     op = OPS[0]
-    values = large(op)
-    expected = compute(op, values)
+    values = draw_large_arguments(op)
+    expected = compute_fields(op, values)
     set_num_threads(1)
-    assert_same_bits(compute(op, values), expected)
+    assert_same_bits(compute_fields(op, values), expected)
 
 
 # Builds of the fast path: the one in use, how to choose another, and the equal bits of v3 and v4.
@@ -258,7 +260,7 @@ LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
 
 
 @pytest.fixture(autouse=True)
-def restore():
+def restore_cpu_level():
     before = trigraph.get_cpu_level()
     yield
     trigraph.set_cpu_level(before)
@@ -298,8 +300,8 @@ def test_a_level_is_chosen_by_the_environment(level):
 
 def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
-    raises(ValueError, expected, trigraph.set_cpu_level, "v9")
-    raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
+    assert_raises(ValueError, expected, trigraph.set_cpu_level, "v9")
+    assert_raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
     done = run_command(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
     assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in done.stderr
 
@@ -313,7 +315,7 @@ def draw_arguments_of_any_size(op, seed):
     limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
     sizes = {s: int(rng.integers(max(limit.minimum, 1), limit.maximum or 40)) for s, limit in limits.items()}
     sizes |= {s: int(rng.integers(1, 500)) for s in op.definition.symbols if not SYMBOLS[s].minimum}
-    values = draw(op, (np.float32, np.float64)[seed // 2 % 2], seed=seed, **sizes)
+    values = draw_operator_arguments(op, (np.float32, np.float64)[seed // 2 % 2], seed=seed, **sizes)
     if seed % 2:
         for a in (
             a for a in op.select_present(values) if not (a.given_back or a.index or SYMBOLS.get(a.dims[0]) is None)
@@ -327,7 +329,7 @@ def assert_equal_on_levels(op, values):
     results = []
     for level in levels.EQUAL_BITS:
         trigraph.set_cpu_level(level)
-        results.append(compute(op, values))
+        results.append(compute_fields(op, values))
     assert_same_bits(*results)
 
 
@@ -348,4 +350,4 @@ def test_equal_bits_on_v3_and_v4(definition):
 @pytest.mark.parametrize(("heads", "width"), [(4, 16), (2, 32), (1, 64), (8, 8), (4, 8)])
 def test_equal_bits_of_heads_that_are_added_up_together(heads, width, dtype):
     for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
-        assert_equal_on_levels(op, draw(op, dtype, num_heads=heads, dim_head=width))
+        assert_equal_on_levels(op, draw_operator_arguments(op, dtype, num_heads=heads, dim_head=width))

@@ -24,15 +24,15 @@ SUM = {
 
 
 @pytest.fixture
-def forwards():
+def torch_forwards_module():
     pytest.importorskip("torch_geometric")
     import torch_forwards
 
     return torch_forwards
 
 
-def test_a_right_forward_passes_in_all_orders(forwards):
-    result = trigraph.verify(forwards.weighted_sum, **SUM)
+def test_a_right_forward_passes_in_all_orders(torch_forwards_module):
+    result = trigraph.verify(torch_forwards_module.weighted_sum, **SUM)
     assert result.passed
     assert {c.operator for c in result.checks} == {f"agg_weighted_n2n_{order}" for order in ("fwd", "bwd", "bwd2")}
     assert {"accuracy", "differences", "adjoint", "symmetry", "repeat", "nan", "permutation"} <= {
@@ -40,19 +40,19 @@ def test_a_right_forward_passes_in_all_orders(forwards):
     }
 
 
-def test_a_forward_that_autograd_does_not_follow(forwards):
+def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
     """If autograd cannot differentiate a forward, the message names order and field; the forward itself passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
-        trigraph.verify(forwards.forgets_the_weights, **SUM)
+        trigraph.verify(torch_forwards_module.forgets_the_weights, **SUM)
     failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
     assert ("agg_weighted_n2n_bwd", "edge_weight") in failed
     assert not any(operator.endswith("_fwd") for operator, _ in failed)
 
 
-def test_kinds_are_left_out_with_a_reason(forwards):
+def test_kinds_are_left_out_with_a_reason(torch_forwards_module):
     """Kinds of check that are left out appear in the table, with the reason."""
     where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
-    arguments = {"function": forwards.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
+    arguments = {"function": torch_forwards_module.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
     others = ("accuracy", "differences", "adjoint", "symmetry", "repeat", "permutation")
     left_out = dict.fromkeys(others, "in the other run")
     assert {c.kind for c in trigraph.verify(**arguments, raises=False, skip=left_out).failures} == {"nan"}
@@ -79,17 +79,17 @@ def test_jax():
 
 
 def test_bad_arguments():
-    def f(rad_basis, weight):
+    def embed_radial_basis(rad_basis, weight):
         return rad_basis @ weight.T
 
     with expect_error("TypeError: verify: function is a str; expected a callable"):
         trigraph.verify("f")
     with expect_error("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
-        trigraph.verify(f, "basis_embedding_radial", framework="tf")
+        trigraph.verify(embed_radial_basis, "basis_embedding_radial", framework="tf")
     with expect_error("ValueError: verify: device 'nowhere' cannot be used: ..."):
-        trigraph.verify(f, "basis_embedding_radial", framework="torch", device="nowhere")
+        trigraph.verify(embed_radial_basis, "basis_embedding_radial", framework="torch", device="nowhere")
     with expect_error("ValueError: verify: device is 'cpu' and framework is None; expected a framework"):
-        trigraph.verify(f, "basis_embedding_radial_fwd", device="cpu")
+        trigraph.verify(embed_radial_basis, "basis_embedding_radial_fwd", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_bad_arguments():
         (["torch_forwards:weighted_sum", "--device", "cpu"], 2, "--device requires a --framework; none is given"),
     ],
 )
-def test_command(arguments, status, words, forwards):
+def test_command(arguments, status, words, torch_forwards_module):
     command = [sys.executable, "-m", "trigraph", "verify", "--operator", "agg_weighted_n2n", "--where", "op=sum"]
     command += ["--where", "edge_weight=given", "--dtype", "float64"]
     done = run_command(*command, "--implementation", *arguments, cwd=EXAMPLES, status=status)

@@ -18,7 +18,7 @@ from trigraph import CSC  # noqa: E402
 from trigraph.torch.nn import DimeNetPlusPlus  # noqa: E402
 
 
-def normal(seed, *shape):
+def draw_normal(seed, *shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
@@ -28,7 +28,7 @@ def attention(x, weights):
 
 
 @functools.cache
-def dimenet():
+def make_dimenet():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
@@ -37,29 +37,31 @@ def dimenet():
     return model.requires_grad_(False)
 
 
-def energy(positions):
-    return dimenet()(torch.tensor([1, 6, 8]), positions).sum()
+def compute_energy(positions):
+    return make_dimenet()(torch.tensor([1, 6, 8]), positions).sum()
 
 
-def forces(positions):
-    return -torch.autograd.grad(energy(positions), positions, create_graph=True)[0]
+def compute_forces(positions):
+    return -torch.autograd.grad(compute_energy(positions), positions, create_graph=True)[0]
 
 
-def atoms(seed):
+def draw_positions(seed):
     start = torch.tensor([[0.0, 0, 0], [1.1, 0, 0], [0.2, 1.2, 0]], dtype=torch.float64)
-    return (start + 0.1 * normal(seed, 3, 3),)
+    return (start + 0.1 * draw_normal(seed, 3, 3),)
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_derivatives(seeds):
     """Operators and energies pass to third order; forces, which are a derivative themselves, to second order."""
     for seed in range(seeds):
-        check_derivatives(attention, (normal(seed, 3, 4), normal(seed + 1, 8)), order=3, seed=seed)
-        for function, order in ((energy, 2 if seed else 3), (forces, 2)) if seeds > 1 else ():  # slow functions
-            check_derivatives(function, atoms(seed), framework="torch", order=order, seed=seed)
+        check_derivatives(attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
+        for function, order in (
+            ((compute_energy, 2 if seed else 3), (compute_forces, 2)) if seeds > 1 else ()
+        ):  # slow functions
+            check_derivatives(function, draw_positions(seed), framework="torch", order=order, seed=seed)
 
 
-def calculator():
+def make_calculator():
     torch.manual_seed(1)
     model = DimeNetPlusPlus(
         8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
@@ -70,7 +72,7 @@ def calculator():
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
 def test_calculator(structure):
-    result = check_calculator(calculator, [structure])
+    result = check_calculator(make_calculator, [structure])
     assert {c.kind for c in result.checks} >= set(CALCULATOR_CHECKS) - {
         "stress",
         "net torque",
@@ -82,4 +84,4 @@ def test_calculator(structure):
 def test_calculator_in_short():
     kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
     skipped = {kind: "in the slow test" for kind in CALCULATOR_CHECKS if kind not in kinds}
-    check_calculator(calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)
+    check_calculator(make_calculator, [bulk("AuCu", "rocksalt", a=5.2)], skip=skipped)

@@ -16,18 +16,18 @@ FIND = settings(
 )
 
 
-def in_degrees(graph):
+def count_in_edges(graph):
     return np.diff(graph.offsets)
 
 
-def pairs(graph):
-    ends = np.stack([graph.indices, np.repeat(np.arange(graph.num_dst_nodes), in_degrees(graph))], 1)
+def count_parallel_edges(graph):
+    ends = np.stack([graph.indices, np.repeat(np.arange(graph.num_dst_nodes), count_in_edges(graph))], 1)
     return len(ends) - len(np.unique(ends, axis=0))
 
 
 WANTED = [
-    (csc, "a hub", lambda g: g.num_dst_nodes > 2 and in_degrees(g).max() >= 8 and (in_degrees(g) == 0).any()),
-    (csc, "multi-edges", lambda g: pairs(g) >= 2),
+    (csc, "a hub", lambda g: g.num_dst_nodes > 2 and count_in_edges(g).max() >= 8 and (count_in_edges(g) == 0).any()),
+    (csc, "multi-edges", lambda g: count_parallel_edges(g) >= 2),
     (csc, "shared rows", lambda g: len(np.unique(g.edge_ids)) < g.num_positions),
     (csc, "no edges", lambda g: g.num_positions == 0 and g.num_dst_nodes == 3),
     (csc, "nothing", lambda g: g.num_src_nodes == g.num_dst_nodes == g.num_edges == 0),
@@ -50,7 +50,9 @@ def test_graphs_of_every_form_are_drawn(strategy, name, wanted):
 
 
 def test_a_graph_shrinks():
-    graph = find(csc(), lambda g: pairs(g) >= 2, settings=settings(FIND, phases=[Phase.generate, Phase.shrink]))
+    graph = find(
+        csc(), lambda g: count_parallel_edges(g) >= 2, settings=settings(FIND, phases=[Phase.generate, Phase.shrink])
+    )
     assert (graph.num_positions, graph.num_src_nodes, graph.num_dst_nodes, graph.num_edges) == (3, 1, 1, 1)
 
 

@@ -243,7 +243,7 @@ def test_command_writes_a_record(tmp_path):
 
 
 def test_command_times_operators(monkeypatch):
-    monkeypatch.setattr(cli, "ceilings", lambda *arguments: {"copy": 1e10, "float32": 1e11})
+    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"copy": 1e10, "float32": 1e11})
     output = invoke("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--no-peers")
     assert "fortran-reference" in output
     assert "Record" not in output
@@ -270,6 +270,6 @@ SIZED = ["--operator", "gno_kernel_fwd", "--sizes"]
     ],
 )
 def test_command_refuses(arguments, monkeypatch):
-    monkeypatch.setattr(cli, "ceilings", lambda *arguments: pytest.fail("it began"))
+    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: pytest.fail("it began"))
     ran = CliRunner().invoke(cli.bench, arguments)
     assert (ran.exit_code, ran.output.count("Error: ")) == (2, 1), ran.output

@@ -114,7 +114,7 @@ def test_slab_has_the_size_that_is_stated():
 
 def test_command_records_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ATTEMPTS", 1)
-    monkeypatch.setattr(cli, "ceilings", lambda *arguments: {"float32": 1e9})
+    monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"float32": 1e9})
     monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=tiny(TRAINING)),))
     arguments = ["--workload", "gat-training", "--size", "small", "--repeat", "1", "--threads", "1"]
     ran = CliRunner().invoke(cli.bench, [*arguments, "--out", str(tmp_path)], catch_exceptions=False)

@@ -121,7 +121,7 @@ def test_what_is_wrong_is_found(module, monkeypatch):
     monkeypatch.setattr(place, "captured", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
         checks.test_capture(place, op)
-    monkeypatch.setattr(checks, "compute", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
+    monkeypatch.setattr(checks, "compute_fields", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
     with pytest.raises(AssertionError):
         checks.test_unwritten_memory(place, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)

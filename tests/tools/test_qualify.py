@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cupy_stand_in import asarray
-from programs import run_command, running, wait_until
+from programs import is_running, run_command, wait_until
 
 from trigraph import environment
 from trigraph.benchmarks.measure import relative_error
@@ -126,7 +126,7 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     }
     assert all(part["lines"][0]["name"] == "before" for name, part in parts.items() if name != "tool")
     assert "illegal memory access" in parts["raises"]["note"]
-    wait_until(lambda: not running(parts["hangs"]["lines"][1]["child"]), 10)
+    wait_until(lambda: not is_running(parts["hangs"]["lines"][1]["child"]), 10)
     assert (ends["passed"], refuses["passed"]) == (False, False)
     assert json.loads((tmp_path / "record.json").read_text()) == json.loads(json.dumps(record))
     assert summary.write(tmp_path, record)["verdict"] == "failed"
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
         driver.qualify(Rehearsal(), tmp_path, 60, [made_up("ends", 1.0)])
     presses.join()
     assert time.monotonic() - begun < 30
-    wait_until(lambda: not running(children[0]), 10)
+    wait_until(lambda: not is_running(children[0]), 10)
 
 
 @pytest.mark.slow
@@ -405,13 +405,13 @@ class Stream(cupy_stand_in.Stream):
 @pytest.fixture
 def device(monkeypatch, tmp_path):
     """Return the device, with additions for the stand-in for CuPy."""
-    cupy = cupy_stand_in.install(monkeypatch, tmp_path)
+    cupy = cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
     cupy.cuda.Stream = Stream
     cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
     cupy.cuda.using_allocator = lambda malloc: contextlib.nullcontext()
     monkeypatch.setattr(
-        cupy_stand_in.Device, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
+        cupy_stand_in.DeviceContext, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
     )
     monkeypatch.setattr(checks, "_names", lambda place, names=checks.EVERY_OPERATOR: [n for n in NAMES if n in names])
     return Device()

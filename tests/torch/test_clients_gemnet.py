@@ -16,7 +16,7 @@ from trigraph.benchmarks.programs import Unavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.layers import gemnet  # noqa: E402
 
-MOLECULE = blocks.molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
+MOLECULE = blocks.draw_molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
 ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": MATTERGEN}
 NUMBER_REPLACED = {"fairchem": 11, "mattergen": 1}
 both = pytest.mark.parametrize("name", ORIGINALS)
@@ -32,7 +32,7 @@ def block(name, dtype="float64"):
 
 
 def draw_inputs(model, structure=MOLECULE, dtype="float64"):
-    return blocks.inputs(model.rows(structure), dtype), blocks.tensors(structure.lists())
+    return blocks.draw_inputs(model.rows(structure), dtype), blocks.convert_to_tensors(structure.index_lists())
 
 
 def leaves(model, x):
@@ -111,7 +111,7 @@ def test_same_results(name, padded, dtype):
 def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     """A structure without edges has the same results alone as next to a molecule, where the original works."""
     model = block(name)
-    alone = blocks.Structure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
+    alone = blocks.NeighborStructure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
     x, lists = draw_inputs(model, beside)
     own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
@@ -123,7 +123,7 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     expected |= {n: expected[n][own[n]] for n in ("h", "m")}
 
     x = {n: value.detach()[own[n]].requires_grad_() for n, value in x.items()}
-    lists, seeds = blocks.tensors(alone.lists()), {n: g[own[n]] for n, g in seeds.items()}
+    lists, seeds = blocks.convert_to_tensors(alone.index_lists()), {n: g[own[n]] for n, g in seeds.items()}
     convert(model)
     if not padded:
         use_lists(model)
@@ -215,9 +215,9 @@ def older(folder):
 
 
 def test_the_layer_of_gemnet_dt():
-    layer, triplets = older("gemnet"), MOLECULE.lists()["e2e"]
+    layer, triplets = older("gemnet"), MOLECULE.index_lists()["e2e"]
     edges = MOLECULE.edges("main").shape[1]
-    index = blocks.tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
+    index = blocks.convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
     generator = torch.Generator().manual_seed(0)
     sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
     x = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from expect_error import expect_error
-from pyg_dimenet import SIZES, TOLERANCE, patch
+from pyg_dimenet import SIZES, TOLERANCE, patch_pyg_dimenet
 from test_torch_nn import close as layers_close
 from torch.ao.nn.quantized import dynamic
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
@@ -184,7 +184,7 @@ def test_script_and_trace_are_refused():
 def patched():
     """PyG's module, with replacements for the packages that a plain installation lacks."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        patch(monkeypatch, peer)
+        patch_pyg_dimenet(monkeypatch, peer)
         yield
 
 

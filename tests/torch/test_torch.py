@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compiled_programs import compiled_whole
-from table_calls import draw, fields
+from table_calls import draw_operator_arguments, map_fields
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +33,7 @@ def tensors(values):
 
 def arguments(spec, setting, **keywords):
     """Return arguments of a definition's function, and the names of the inputs that are not None."""
-    values = draw(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
+    values = draw_operator_arguments(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     return values, names
 
@@ -66,7 +66,7 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
     values, names = arguments(spec, setting)
     on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
-    expected = fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
+    expected = map_fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
     result = getattr(tt, spec.name)(**on_torch, **backend)
     got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
     for name, array in expected.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from table_calls import draw
+from table_calls import draw_operator_arguments
 
 import trigraph.torch as tt
 from trigraph.backends import FUNCTIONS
@@ -33,7 +33,7 @@ WIDE = 16.0  # width of the sine of results (up to 1e2), so that derivatives do 
 def arguments(name, setting):
     """Return a function's tensors, its other arguments, and a generator of random numbers."""
     op = OPERATORS[f"{name}_fwd"]
-    values = draw(op, np.float64, setting=setting)
+    values = draw_operator_arguments(op, np.float64, setting=setting)
     rng = np.random.default_rng(1)
     tensors = {a.name: torch.from_numpy(values.pop(a.name).copy()) for a in op.arguments if values[a.name] is not None}
     return tensors, {n: v for n, v in values.items() if n not in op.definition.requests}, rng

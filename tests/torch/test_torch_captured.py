@@ -152,7 +152,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), "replayed"])
 def graphs(request, monkeypatch):
     """Return the CUDA graphs of the stand-in; on the CPU padded calls make none."""
-    return graph_stand_in.install(monkeypatch) if request.param == "replayed" else None
+    return graph_stand_in.install_cuda_graphs(monkeypatch) if request.param == "replayed" else None
 
 
 def test_replays(graphs):
@@ -303,7 +303,7 @@ class Springs(Potential):
 
 
 def test_what_cannot_be_captured(monkeypatch):
-    graphs, (z, pos, batch) = graph_stand_in.install(monkeypatch), molecules("C6H6", "H2O")
+    graphs, (z, pos, batch) = graph_stand_in.install_cuda_graphs(monkeypatch), molecules("C6H6", "H2O")
     model = Springs()
     captured = compile_potential(model, capture=True)
     for _ in range(3):
@@ -407,8 +407,8 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
         return found.forces, structures.hessian_vector_product(labels["vector"]), *gradients
 
     expected = [t.detach() for t in results(given, ones, labels)]
-    graph_stand_in.install(monkeypatch)
-    torch_stand_in.install(monkeypatch, tmp_path)
+    graph_stand_in.install_cuda_graphs(monkeypatch)
+    torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     padding = Padding(Capacity(7, 20, 2), given.pos, False, torch.int32)
     padding.fill(*given, model.cutoff)
     padded = {n: padding.new_label(t, n != "energy") for n, t in labels.items()}
@@ -416,7 +416,7 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
     real = padding.real_atoms, padding.real_structures
     results(padding, real, padded)
     launches = cupy_stand_in.state.launches
-    with cupy_stand_in.capturing(), graph_stand_in.Recorder():
+    with cupy_stand_in.capture_stream(), graph_stand_in.OperationRecorder():
         got = results(padding, real, padded)
     assert cupy_stand_in.state.launches > launches
     for a, b in zip((*(t[: len(given.z)] for t in got[:2]), *got[2:]), expected, strict=True):

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch_stand_in
 from expect_error import expect_error
-from table_calls import FUNCTIONS, draw, list_graphs
+from table_calls import FUNCTIONS, draw_operator_arguments, list_graphs
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_stand_in import Stream, tensors
+from torch_stand_in import Stream, convert_to_tensors
 
 import trigraph.torch
 from trigraph.arrays import cupy_module
@@ -27,19 +27,19 @@ from trigraph.verification.subjects import name_fields_of_result
 NAMES = [
     n
     for n, op in OPERATORS_OF_TORCH.items()
-    if op.op.order < 3 or supports_third("gpu", op.op, draw(op.op, np.float32))
+    if op.op.order < 3 or supports_third("gpu", op.op, draw_operator_arguments(op.op, np.float32))
 ]
 
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    return torch_stand_in.install(monkeypatch, tmp_path)[1]
+    return torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)[1]
 
 
 def draw_arguments(name):
     """Return a torch operator and its arguments by name."""
     op = OPERATORS_OF_TORCH[name]
-    return op, draw(op.op, np.float32)
+    return op, draw_operator_arguments(op.op, np.float32)
 
 
 def ran(op, values):
@@ -59,11 +59,11 @@ def compute_on_host(op, values):
 def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     """Results have gpu-host's bits in torch's memory, small arrays share one allocation, and a call can be captured."""
     op, values = draw_arguments(name)
-    expected, values = compute_on_host(op, values), tensors(values)
+    expected, values = compute_on_host(op, values), convert_to_tensors(values)
     for graph in list_graphs(op.op, values).values():
         graph.prepare()
     device.allocated.clear()
-    with cupy_stand_in.capturing():
+    with cupy_stand_in.capture_stream():
         fields = ran(op, values)
     assert all(t.untyped_storage().resizable() for t in fields.values())  # only torch's own memory is
     assert len(device.allocated) <= 1
@@ -148,20 +148,20 @@ def test_operations_of_a_step():
 
 def launched(monkeypatch):
     """Return a list that receives the stream of every launch."""
-    streams, call = [], cupy_stand_in.Kernel.__call__
+    streams, call = [], cupy_stand_in.CompiledKernel.__call__
 
     def run(*args, **kwargs):
         streams.append(cupy_stand_in.state.stream)
         return call(*args, **kwargs)
 
-    monkeypatch.setattr(cupy_stand_in.Kernel, "__call__", run)
+    monkeypatch.setattr(cupy_stand_in.CompiledKernel, "__call__", run)
     return streams
 
 
 def test_streams_of_torch(device, monkeypatch):
     """Kernels are launched on torch's current stream; its default stream is CuPy's null stream."""
     streams, (op, values) = launched(monkeypatch), draw_arguments("agg_weighted_n2n_bwd")
-    values = tensors(values)
+    values = convert_to_tensors(values)
     for stream in (Stream(), Stream(7), Stream()):
         with torch.cuda.stream(stream):
             ran(op, values)
@@ -172,7 +172,7 @@ def test_streams_of_torch(device, monkeypatch):
 def test_streams_of_graphs_that_are_tensors(device):
     """Graphs passed as tensors, as by compiled programs, never make CuPy's stream wait, so calls can be captured."""
     op, values = draw_arguments("mha_gat_n2n_fwd")
-    expected, values = compute_on_host(op, values), tensors(values)
+    expected, values = compute_on_host(op, values), convert_to_tensors(values)
     keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
     args = op.flatten([values[n] for n in op.array_names], keywords, True)
     copies = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
@@ -184,7 +184,7 @@ def test_streams_of_graphs_that_are_tensors(device):
 
 def test_a_graph_outlives_the_work_of_other_streams(device):
     op, values = draw_arguments("agg_weighted_n2n_bwd")
-    values = tensors(values)
+    values = convert_to_tensors(values)
     ran(op, values)
     assert not device.recorded
     with torch.cuda.stream(Stream(7)):
@@ -197,7 +197,7 @@ def test_a_graph_outlives_the_work_of_other_streams(device):
 def test_graphs_are_built_in_memory_of_torch(device):
     """Graphs, and the order by source that a call adds, are built on torch's stream in torch's memory."""
     with torch.cuda.stream(Stream(7)):
-        graph = tensors(draw_arguments("agg_weighted_n2n_bwd")[1]["graph"])
+        graph = convert_to_tensors(draw_arguments("agg_weighted_n2n_bwd")[1]["graph"])
         graph.prepare()
     held = trigraph.torch.graphs.tensors(graph, True)
     assert all(t.untyped_storage().resizable() for t in held)
@@ -265,11 +265,11 @@ def test_edges_are_refused_while_a_graph_is_captured(device, training):
     layer(x, edge_index)
     layer.train(training)(x, graph)
     with (
-        cupy_stand_in.capturing(),
+        cupy_stand_in.capture_stream(),
         expect_error("RuntimeError: GATConv: edge_index is a tensor, whose values the host has"),
     ):
         layer(x, edge_index)
-    with cupy_stand_in.capturing():
+    with cupy_stand_in.capture_stream():
         layer(x, graph)
 
 

@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
-from table_calls import draw
+from table_calls import draw_operator_arguments
 
 torch = pytest.importorskip("torch")
 
@@ -140,7 +140,7 @@ def test_out_is_written_and_returned():
     assert result.output_embedding is out
     assert torch.equal(out, expected.output_embedding)
     assert torch.equal(result.softmax_scores, expected.softmax_scores)
-    kernel = draw(OPERATORS["gno_kernel_fwd"])
+    kernel = draw_operator_arguments(OPERATORS["gno_kernel_fwd"])
     on_torch = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
     out = torch.empty_like(tt.gno_kernel(**on_torch))
     assert tt.gno_kernel(**on_torch, out=out) is out

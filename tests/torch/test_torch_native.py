@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from programs import run_command
-from table_calls import draw
+from table_calls import draw_operator_arguments
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -114,7 +114,11 @@ def changes(tensor):
 def test_errors_are_those_of_python(name, monkeypatch):
     """Calls that C++ computes before any check in Python have equal bits; those it refuses raise Python's error."""
     op = OPERATORS_OF_TORCH[name]
-    values = draw(op.op) | {"backend": ""} | ({"wanted": ",".join(sorted(op.fields))} if op.op.selective else {})
+    values = (
+        draw_operator_arguments(op.op)
+        | {"backend": ""}
+        | ({"wanted": ",".join(sorted(op.fields))} if op.op.selective else {})
+    )
     good = {n: None if v is None else torch.from_numpy(v) if n in op.array_names else v for n, v in values.items()}
 
     def outcome(values):
@@ -129,7 +133,7 @@ def test_errors_are_those_of_python(name, monkeypatch):
     changed += [(a.name, None) for a in op.op.arguments if a.nullable]
     for graph, _ in op.graphs:
         others = {"index": np.int32}, {"seed": 2}, {"num_edges": 9, "num_triplets": 7}
-        changed += [(graph, draw(op.op, **other)[graph]) for other in others]
+        changed += [(graph, draw_operator_arguments(op.op, **other)[graph]) for other in others]
     if op.op.selective:
         changed += [("wanted", field) for field in op.fields]
     changed += [("backend", backend) for backend in ("pyref", "fortran-reference")]

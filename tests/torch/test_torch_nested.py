@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from table_calls import draw
+from table_calls import draw_operator_arguments
 from torch.autograd import forward_ad
 
 import trigraph.torch as tt
@@ -105,7 +105,7 @@ def functions(name, setting):
             lambda x: x.new_zeros(2, 2).index_add(0, index, rows * x).sin().sum(),
         )
     op = OPERATORS[f"{name}_fwd"]
-    values = draw(op, np.float64, setting=setting)
+    values = draw_operator_arguments(op, np.float64, setting=setting)
     arrays = {a.name: values.pop(a.name) for a in op.arguments}
     keywords = {n: v for n, v in values.items() if n not in op.definition.requests}
     given = {n: torch.from_numpy(a.copy()) for n, a in arrays.items() if a is not None}

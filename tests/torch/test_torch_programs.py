@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from compiled_programs import compiled_whole  # noqa: E402
-from table_calls import draw  # noqa: E402
+from table_calls import draw_operator_arguments  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -256,7 +256,7 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
         empty = dict.fromkeys((n for n in op.op.definition.symbols if SYMBOLS[n].minimum == 0), 0)
         for k, (setting, sizes) in enumerate([*((one, {}) for one in settings), (settings[-1], empty)]):
             dtype, index = ((np.float64, np.int64), (np.float32, np.int32))[k % 2]
-            args = flat_arguments(op, draw(op.op, dtype, index, setting=setting, **sizes))
+            args = flat_arguments(op, draw_operator_arguments(op.op, dtype, index, setting=setting, **sizes))
             places = [place for place, t in enumerate(args[: op.num_arrays]) if t is not None]
             for some in {(*places,), (*places[:-1],), *((place,) for place in places)} - {()}:
                 entries = [[args[p] * (1 + i % 2 * args[p].is_floating_point()) for p in some] for i in range(5)]

@@ -106,7 +106,7 @@ def test_a_backend_that_cannot_run_says_why(monkeypatch):
 
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
     """Arguments reach the device, and results the host (stand-in for CuPy with gpu-host's kernels)."""
-    cupy_stand_in.install(monkeypatch, tmp_path)
+    cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
     values = build(op.definition, variants(op.definition)[1], "float64", 0).arguments(op)

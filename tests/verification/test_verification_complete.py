@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from programs import running, wait_until
+from programs import is_running, wait_until
 
 from slopecheck import units
 from slopecheck.record import Check
@@ -78,7 +78,7 @@ def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, stat
     assert result.exit_code == status, result.output
     assert says in result.stdout
     if function == "hangs":
-        wait_until(lambda: not any(map(running, (folder / "pids").read_text().split())))
+        wait_until(lambda: not any(map(is_running, (folder / "pids").read_text().split())))
     planned, last = int(result.stdout.split()[1].replace(",", "")), result.stdout.splitlines()[-1].split()
     assert planned >= 20
     alive = int(last[0]) + int(last[3]) >= planned
@@ -108,15 +108,15 @@ def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
     try:
         wait_until(lambda: file.is_file() and file.read_text().endswith("\n"))
         pids = file.read_text().split()
-        assert all(map(running, pids))
+        assert all(map(is_running, pids))
         os.killpg(process.pid, number)  # to the group, as a terminal does
         _, errors = process.communicate(timeout=30)
         killed = number == signal.SIGKILL
         assert process.returncode == (-number if killed else 128 + number)
         assert errors.split("\n") == ([""] if killed else ["", f"Ended by {number.name}", ""])
-        wait_until(lambda: not any(map(running, pids)))
+        wait_until(lambda: not any(map(is_running, pids)))
     finally:  # children hold the other end of the pipe
-        for pid in filter(running, pids):
+        for pid in filter(is_running, pids):
             os.kill(int(pid), signal.SIGKILL)
         process.kill()
         process.communicate()
