@@ -62,7 +62,7 @@ class Kernels:
             (cover(len(left), MATRIX_ROWS * 4 // left.itemsize) * cover(width, columns),),
             (THREADS,),
             left=left,
-            right=self.xp.ascontiguousarray(right),
+            right=right if right.flags.c_contiguous else self.xp.ascontiguousarray(right),
             num_rows=len(left),
             depth=depth,
             width=width,

@@ -94,3 +94,9 @@ def test_not_finite(tensor):
         ):
             assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
             assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()
+    for column in (6, 7):  # one of a pair of sums of a lane
+        changed = right.copy()
+        changed[20, column] = np.nan
+        out = kernels.matmul(left, changed, out=np.zeros((128, 64), np.float32))
+        assert np.isnan(out[:, column]).all()
+        assert np.delete(out, column, axis=1).tobytes() == np.delete(before[0], column, axis=1).tobytes()
