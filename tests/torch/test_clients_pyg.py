@@ -411,7 +411,7 @@ def test_a_converted_dimenet_is_saved(original, tmp_path):
     [
         (lambda m: hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
         (lambda m: setattr(m.emb, "lin", Adapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
-        (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward was replaced on the instance"),
+        (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced on the instance"),
         (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),
         (lambda m: m.half(), "has dtype torch.float16; expected all of torch.float32 or of torch.float64"),
         (

@@ -101,7 +101,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are:
             raise _Unfit(f"its {path} has hooks")
         for name, value in vars(part).items():
             if name not in as_they_are and (callable(value) or callable(getattr(type(part), name, None))):
-                raise _Unfit(f"its {f'{path}.{name}'.strip('.')} was replaced on the instance")
+                raise _Unfit(f"its {f'{path}.{name}'.strip('.')} is replaced on the instance")
 
 
 def _check_parameters(
