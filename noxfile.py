@@ -32,7 +32,7 @@ found = sorted(map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"
 os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 
 
-def requirements(needed: list[str]) -> list[str]:
+def list_requirements(needed: list[str]) -> list[str]:
     """Return the package's requirements, and the needed ones of its tests' requirements."""
     project, checks = (nox.project.load_toml(ROOT / p / "pyproject.toml")["project"] for p in (".", "slopecheck"))
     tests = (r for extra in ("testing", "test") for r in project["optional-dependencies"][extra])
@@ -48,7 +48,7 @@ def pin_oldest(requirement: str) -> str:
     return re.sub(r">=([\w.]+).*", r"==\1", requirement)
 
 
-def install(session: nox.Session, needs: list[str]) -> None:
+def install_wheel(session: nox.Session, needs: list[str]) -> None:
     """Build the wheel, and install it with the given requirements."""
     tag = f"cp{session.python.replace('.', '')}"
     session.run("make", "wheel", f"PYTHON=python{session.python}", f"VENV=.nox/wheel-{session.python}", external=True)
@@ -59,36 +59,36 @@ def install(session: nox.Session, needs: list[str]) -> None:
     session.chdir(session.create_tmp())
 
 
-def test(session: nox.Session, names: list[str]) -> None:
+def run_tests(session: nox.Session, names: list[str]) -> None:
     """Run files and folders of tests."""
     tests = [str(ROOT / "tests" / name) for name in names]
     session.run("python", "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *tests, *session.posargs)
 
 
-def check(session: nox.Session, needs: list[str]) -> None:
+def check_installed(session: nox.Session, needs: list[str]) -> None:
     """Verify two families, and test the front door."""
-    install(session, needs)
+    install_wheel(session, needs)
     families = [word for name in FAMILIES for word in ("--operator", name)]
     session.run("trigraph", "verify", *families, "--dtype", "float64", "--report", "report")
-    test(session, FRONT_DOOR)
+    run_tests(session, FRONT_DOOR)
 
 
 def check_torch(session: nox.Session, torch: str) -> None:
     """Test everything for torch, with one release of it."""
-    install(session, [*requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
-    test(session, ["torch"])
+    install_wheel(session, [*list_requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
+    run_tests(session, ["torch"])
 
 
 @nox.session(python=PYTHONS)
 def newest(session: nox.Session) -> None:
     """Test with the newest dependencies that this Python supports."""
-    check(session, requirements(NEEDED))
+    check_installed(session, list_requirements(NEEDED))
 
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
     """Test with the oldest version of every dependency that pyproject.toml allows."""
-    check(session, [pin_oldest(r) for r in requirements(NEEDED)])
+    check_installed(session, [pin_oldest(r) for r in list_requirements(NEEDED)])
 
 
 @nox.session(name="torch-newest", python=PYTHON_OF_TORCH, default=False)

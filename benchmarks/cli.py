@@ -12,10 +12,18 @@ from rich.table import Table
 from slopecheck.console import table_of
 from slopecheck.terminal import plain_console
 from trigraph.backends import BACKENDS, unavailable
-from trigraph.benchmarks.measure import ceilings
+from trigraph.benchmarks.measure import measure_peak_rates
 from trigraph.benchmarks.programs import Program
-from trigraph.benchmarks.record import record, write
-from trigraph.benchmarks.run import DIRECT, DISTURBED, Options, Result, find, measure_workload, operator_workload
+from trigraph.benchmarks.record import make_record, write_record
+from trigraph.benchmarks.run import (
+    DIRECT,
+    DISTURBED,
+    BenchmarkResult,
+    Options,
+    find_workloads,
+    make_operator_workload,
+    measure_workload,
+)
 from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
@@ -25,7 +33,7 @@ CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 ON_DEVICE = 2**31, 8192
 
 
-def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     sizes = {}
     for value in values:
         name, _, digits = value.partition("=")
@@ -38,7 +46,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 def _check_memory(workload: Workload, options: Options) -> None:
     """Raise if the sizes do not fit into memory, before the system kills a process."""
-    needed = workload.bytes_moved(workload.at(options.size), np.dtype(options.dtype))
+    needed = workload.bytes_moved(workload.scale_sizes(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -46,7 +54,7 @@ def _check_memory(workload: Workload, options: Options) -> None:
         )
 
 
-def _chosen(
+def _choose_workloads(
     families: tuple[str, ...],
     names: tuple[str, ...],
     operators: tuple[str, ...],
@@ -58,53 +66,53 @@ def _chosen(
     if operators:
         if families or names or device:
             raise click.UsageError("--operator excludes --family, --workload and --device")
-        return [operator_workload(name, sizes) for name in operators]
+        return [make_operator_workload(name, sizes) for name in operators]
     if sizes:
         raise click.UsageError("--sizes requires an --operator; named workloads have fixed sizes")
-    return find(families, names, device)
+    return find_workloads(families, names, device)
 
 
-EVERYTHING = [*find(), *find(device=True)]
+EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
 
 
-def _names(of: str) -> list[str]:
+def _list_names(of: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
     return list(dict.fromkeys(getattr(w, of) for w in EVERYTHING))
 
 
-def _digits(value: float | None) -> str:
+def _format_digits(value: float | None) -> str:
     """Format a number with three digits and no exponent."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _caption(result: Result) -> str:
+def _write_caption(result: BenchmarkResult) -> str:
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
     if result.other_share is not None and result.other_share > DISTURBED:
         caption += f"; other processes used {result.other_share:.0%} of the processors"
     return caption
 
 
-def _workload_table(result: Result) -> Table:
+def _make_workload_table(result: BenchmarkResult) -> Table:
     """Tabulate time and peak memory of a workload's contenders, and ratios to the fast backend or the first one."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
     title = f"{result.workload.name}: {result.workload.summary}"
-    table = table_of(("contender",), numbers, title, _caption(result))
+    table = table_of(("contender",), numbers, title, _write_caption(result))
     for name, m in result.measured.items():
         if m.seconds:
-            low, mid, high = (_digits(scale * t) for t in m.quartiles)
+            low, mid, high = (_format_digits(scale * t) for t in m.quartiles)
             time, memory = result.ratios(name)
-            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _digits(memory))
-            table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns)
+            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _format_digits(memory))
+            table.add_row(name, mid, f"{low} - {high}", _format_digits(time), *memory_columns)
         elif m.status != "unavailable":
             table.add_row(name, m.status, *[""] * (len(numbers) - 1))
     return table
 
 
-def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
+def _make_ceiling_table(results: Sequence[BenchmarkResult], tops: Mapping[str, float]) -> Table:
     """Tabulate the fraction of the machine's peak rates that each backend reaches."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
     words |= {"float16": "hgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
@@ -126,14 +134,14 @@ def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Tabl
     "--family",
     "families",
     multiple=True,
-    type=click.Choice(_names("family")),
+    type=click.Choice(_list_names("family")),
     help="Time only the workloads of this family; repeatable.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
-    type=click.Choice(_names("name")),
+    type=click.Choice(_list_names("name")),
     help="Time only this workload; repeatable.",
 )
 @click.option(
@@ -144,7 +152,11 @@ def _ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Tabl
     help="Time all CPU backends on this operator; repeatable.",
 )
 @click.option(
-    "--sizes", multiple=True, callback=_sizes, metavar="SYMBOL=N", help="Sizes for --operator, e.g. num_edges=5000."
+    "--sizes",
+    multiple=True,
+    callback=_parse_sizes,
+    metavar="SYMBOL=N",
+    help="Sizes for --operator, e.g. num_edges=5000.",
 )
 @click.option(
     "--size", type=click.Choice(list(CEILING_SIZES)), default="full", show_default=True, help="small is full / 20."
@@ -188,7 +200,7 @@ def bench(
     """
     console = plain_console()
     options = Options(**measured)
-    workloads = _chosen(families, names, operators, sizes, options.device)
+    workloads = _choose_workloads(families, names, operators, sizes, options.device)
     for workload in workloads:
         if operators and isinstance(workload, Workload):
             _check_memory(workload, options)
@@ -198,13 +210,15 @@ def bench(
         raise click.UsageError(f"nothing to time: no workload fits {asked}")
     with console.status("peak rates", spinner="line") as status:
         most = ON_DEVICE if options.device else CEILING_SIZES[options.size]
-        tops = ceilings(options.threads, min(options.repeat, 5), *most, options.device)
-        results: list[Result] = []
+        tops = measure_peak_rates(options.threads, min(options.repeat, 5), *most, options.device)
+        results: list[BenchmarkResult] = []
         for workload in workloads:
             results.append(measure_workload(workload, options, status.update))
-            console.print(_workload_table(results[-1]))
-            path = None if out is None else write(out, record(options, tops, results))  # a run may be cut off
-    console.print(_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
+            console.print(_make_workload_table(results[-1]))
+            path = (
+                None if out is None else write_record(out, make_record(options, tops, results))
+            )  # a run may be cut off
+    console.print(_make_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")

@@ -14,7 +14,7 @@ GATHER = Path(__file__).resolve().parent / "gather.cu"
 CHUNK, WIDTH, BLOCK = 16, 64, 256  # rows of a sum, and numbers of a row, in gather.cu; threads of a block
 
 
-def on_device(make: Callable[[], Call]) -> Call:
+def make_on_device(make: Callable[[], Call]) -> Call:
     """Make a program's call with CUDA as torch's default device."""
     import torch
 
@@ -22,14 +22,14 @@ def on_device(make: Callable[[], Call]) -> Call:
         return make()
 
 
-def wait() -> None:
+def wait_for_device() -> None:
     """Wait for all that the device has been given."""
     import cupy
 
     cupy.cuda.Device().synchronize()
 
 
-def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
+def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Run once; return the results and how many bytes more of the device are taken: pools keep what they have had."""
     import cupy
 
@@ -39,7 +39,7 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
         sys.modules["torch"].cuda.empty_cache()
     before = cupy.cuda.runtime.memGetInfo()[0]
     results = call()
-    wait()
+    wait_for_device()
     return results, before - cupy.cuda.runtime.memGetInfo()[0]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
-from trigraph.benchmarks.models import OURS, PROGRAMS, WIDTHS, dynamics
+from trigraph.benchmarks.models import OURS, PROGRAMS, WIDTHS, make_dynamics
 from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.workloads import Workload
 
@@ -31,7 +31,7 @@ _SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
 _CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
 
 
-def _timed(
+def _make_device_workload(
     base: Workload,
     name: str,
     summary: str,
@@ -46,19 +46,21 @@ def _timed(
 
 
 WORKLOADS = (
-    _timed(_SUM, "weighted-64", "weighted sum, dim 64", {**GRAPH, "dim": 64}, "num_positions*dim", peers=_SUMS),
-    _timed(_GAT, "gat", "attention, 8 x 32, with backward", {**FEWER, **HEADS}, f"3*{ROWS_OF_HEADS}"),
-    _timed(_ANGULAR, "dimenet", "triplet sum", CRYSTAL),
-    _timed(_MESSAGE, "gno", "message, with backward", POINTS),
-    _timed(_GEMNET, "gemnet", "both operators, with backward", CATALYST),
-    _timed(
+    _make_device_workload(
+        _SUM, "weighted-64", "weighted sum, dim 64", {**GRAPH, "dim": 64}, "num_positions*dim", peers=_SUMS
+    ),
+    _make_device_workload(_GAT, "gat", "attention, 8 x 32, with backward", {**FEWER, **HEADS}, f"3*{ROWS_OF_HEADS}"),
+    _make_device_workload(_ANGULAR, "dimenet", "triplet sum", CRYSTAL),
+    _make_device_workload(_MESSAGE, "gno", "message, with backward", POINTS),
+    _make_device_workload(_GEMNET, "gemnet", "both operators, with backward", CATALYST),
+    _make_device_workload(
         _SUM_BACKWARD,
         "weighted-64-backward",
         "weighted sum, dim 64, with backward",
         {**GRAPH, "dim": 64},
         "3*num_positions*dim",
     ),
-    _timed(
+    _make_device_workload(
         _GAT,
         "gat-forward",
         "attention, 8 x 32",
@@ -66,9 +68,9 @@ WORKLOADS = (
         ROWS_OF_HEADS,
         steps=_GAT.steps[:1],
     ),
-    _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
+    _make_device_workload(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
     # The peers' memory does not suffice.
-    _timed(
+    _make_device_workload(
         _ANGULAR_FORCES,
         "dimenet-forces",
         "triplet sum, with backward to vectors",
@@ -76,9 +78,9 @@ WORKLOADS = (
         steps=_ANGULAR_FORCES.steps[:2],
         peers={},
     ),
-    _timed(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
+    _make_device_workload(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
     *(
-        _timed(
+        _make_device_workload(
             _SUM, f"weighted-{n}", f"weighted sum, dim {n}", {**GRAPH, "dim": n}, "num_positions*dim", peers=_CUSPARSE
         )
         for n in (256, 128)
@@ -89,7 +91,7 @@ _TRAINING = (*_FORCES, *(f"dimenet-{structure}-curvature" for structure in ("mol
 _WORTH = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
 
 
-def _with_captured(program: Program) -> Program:
+def _add_captured_contender(program: Program) -> Program:
     """Add a captured potential to the contenders of a program of DimeNet++, and of forces the compiled peer."""
     found = dict(program.contenders)
     forms = {"trigraph-captured": ("trigraph", "captured in a CUDA graph")}
@@ -107,7 +109,9 @@ _DYNAMICS = (
     Program(
         name=f"dimenet-dynamics-{4 * cells**3}",
         summary=f"ten steps of dynamics of {4 * cells**3} copper atoms through torch-sim, neighbours included",
-        contenders={"trigraph": Contender(partial(dynamics, form="trigraph"), OURS, ("torch", "ase", "torch_sim"))},
+        contenders={
+            "trigraph": Contender(partial(make_dynamics, form="trigraph"), OURS, ("torch", "ase", "torch_sim"))
+        },
         sizes={"cells": cells, "steps": 10, **WIDTHS},
         small={"cells": 2, "steps": 3},
     )
@@ -115,5 +119,5 @@ _DYNAMICS = (
 )
 DEVICE: tuple[Workload | Program, ...] = (
     *WORKLOADS,
-    *(_with_captured(p) if p.name.startswith("dimenet-") else p for p in (*_PROGRAMS, *_DYNAMICS)),
+    *(_add_captured_contender(p) if p.name.startswith("dimenet-") else p for p in (*_PROGRAMS, *_DYNAMICS)),
 )

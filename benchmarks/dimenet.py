@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.peers import by_autograd, pyg_peers
-from trigraph.benchmarks.programs import Unavailable
+from trigraph.benchmarks.peers import make_autograd_call, make_pyg_peers
+from trigraph.benchmarks.programs import ContenderUnavailable
 from trigraph.benchmarks.workloads import Case, Step, Workload
 
 SIZES = {
@@ -28,38 +28,38 @@ ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_
 
 
 @cache
-def _pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
+def _load_pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
     """PyTorch Geometric's spherical basis; sympy takes some ten seconds for it."""
     from torch_geometric.nn.models.dimenet import SphericalBasisLayer
 
     return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
 
 
-def _radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _make_radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Radial functions of distances and frequencies by PyTorch Geometric's formulas."""
     import torch
 
     if case["dist"].dtype != np.float32:
-        raise Unavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
-    layer = _pyg_layer(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
+        raise ContenderUnavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
+    layer = _load_pyg_layer(*(case.sizes[n] for n in ("num_spherical", "num_radial", "envelope_exponent")))
 
-    def basis(dist: Any, freq: Any) -> tuple[Any, Any]:
+    def compute_basis(dist: Any, freq: Any) -> tuple[Any, Any]:
         x = dist.unsqueeze(-1)
         bessels = torch.stack([f(dist) for f in layer.bessel_funcs], dim=1)
         return layer.envelope(x) * (freq * x).sin(), layer.envelope(x) * bessels
 
-    return basis
+    return compute_basis
 
 
-def _aggregation(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
+def _make_triplet_aggregate(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
     """Edge-to-edge aggregation of vec, sbf_rad, embedding and weights over the list of triplets."""
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
     num_spherical, num_radial = case.sizes["num_spherical"], case.sizes["num_radial"]
-    functions = _pyg_layer(num_spherical, 1, 5).sph_funcs
+    functions = _load_pyg_layer(num_spherical, 1, 5).sph_funcs
 
-    def aggregate(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
+    def aggregate_triplets(vec: Any, sbf_rad: Any, embedding: Any, weights: Any) -> Any:
         first, second = vec[outer], vec[inner]
         angle = torch.atan2(torch.cross(first, second, dim=1).norm(dim=-1), (first * second).sum(dim=-1))
         harmonics = torch.stack([f(angle) for f in functions], dim=1)
@@ -68,24 +68,24 @@ def _aggregation(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]
         q = (basis.view(-1, num_spherical * num_radial) @ W1) @ W2.T
         return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
 
-    return aggregate
+    return aggregate_triplets
 
 
 ABOUT = "PyTorch Geometric's basis functions, torch"
 
 
-def _operations(angular: int, projections: int) -> str:
+def _operations_formula(angular: int, projections: int) -> str:
     """Return the formula for operations of the linear form: sums over harmonics, and products with both weights."""
     projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
     return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
 
 
-FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations(2, 1))
+FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations_formula(2, 1))
 
 
-def _aggregate(name: str, summary: str, *steps: Step) -> Workload:
+def _make_aggregation_workload(name: str, summary: str, *steps: Step) -> Workload:
     sizes = {n: SIZES[n] for n in ANGULAR}
-    peers = pyg_peers(partial(by_autograd, forward=_aggregation), ABOUT)
+    peers = make_pyg_peers(partial(make_autograd_call, forward=_make_triplet_aggregate), ABOUT)
     return Workload(f"dimenet-{name}", "dimenet", summary, steps, sizes, peers)
 
 
@@ -96,25 +96,25 @@ WORKLOADS = (
         summary="radial basis forward and backward to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
-        peers=pyg_peers(partial(by_autograd, forward=_radial_basis), ABOUT),
+        peers=make_pyg_peers(partial(make_autograd_call, forward=_make_radial_basis), ABOUT),
     ),
-    _aggregate("aggregate", "edge-to-edge aggregation, forward", FORWARD),
-    _aggregate(
+    _make_aggregation_workload("aggregate", "edge-to-edge aggregation, forward", FORWARD),
+    _make_aggregation_workload(
         "aggregate-backward",
         "edge-to-edge aggregation, forward and backward to sbf_rad, embedding and weights",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_operations(2, 3)),
+        Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_operations_formula(2, 3)),
     ),
-    _aggregate(
+    _make_aggregation_workload(
         "force-training",
         "aggregation forward, backward to vectors (forces), and the backward of that (bwd2)",
         FORWARD,
-        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_operations(5, 2)),
+        Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_operations_formula(5, 2)),
         Step(
             "agg_edge_to_edge_bwd2",
             ("grad_out", "sbf_rad", "embedding", "weights"),
             zero=("gg_weights",),
-            operations=_operations(10, 5),
+            operations=_operations_formula(10, 5),
         ),
     ),
 )

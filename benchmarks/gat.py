@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from trigraph.benchmarks.peers import by_autograd, edge_index, pyg_peers
+from trigraph.benchmarks.peers import list_edge_index, make_autograd_call, make_pyg_peers
 from trigraph.benchmarks.workloads import Case, Step, Workload
 
 SIZES = {
@@ -24,11 +24,11 @@ ABOUT = "PyTorch Geometric GATConv after its linear layer, autograd"
 GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 
 
-def pyg_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
+def make_pyg_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
     """Return GATConv without its linear layer, as a function of both embeddings and the attention weights."""
     from torch_geometric.nn import GATConv
 
-    edges, heads = edge_index(case, device), (case.sizes["num_heads"], case.sizes["dim_head"])
+    edges, heads = list_edge_index(case, device), (case.sizes["num_heads"], case.sizes["dim_head"])
     size = case.graph.num_src_nodes, case.graph.num_dst_nodes
     convolution = GATConv(1, heads[1], heads[0], negative_slope=SLOPE, add_self_loops=False, bias=False)
 
@@ -48,7 +48,7 @@ UNIFORM = Workload(
     summary="graph attention, forward and backward to embeddings and attention weights",
     steps=(Step("mha_gat_n2n_fwd"), Step("mha_gat_n2n_bwd")),
     sizes=SIZES,
-    peers=pyg_peers(partial(by_autograd, forward=pyg_forward), ABOUT),
+    peers=make_pyg_peers(partial(make_autograd_call, forward=make_pyg_forward), ABOUT),
     settings={"edge_embedding": None, "negative_slope": SLOPE},
 )
-WORKLOADS = (UNIFORM, UNIFORM.on_power_law())
+WORKLOADS = (UNIFORM, UNIFORM.with_power_law_graph())

@@ -1,6 +1,6 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and the padded lists that users run without trigraph.
 
-``fairchem`` has BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is
+The fairchem peer has BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is
 loaded alone, without the package's dependencies, from the wheel, packed or unpacked, in the folder TRIGRAPH_CLIENTS,
 or from an installed fairchem-core. This repository contains no copy of it.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.originals import Original, load
+from trigraph.benchmarks.originals import OriginalRelease, load_modules
 from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
@@ -25,40 +25,40 @@ SIZES = {
     "emb_in": 64,
     "emb_out": 64,
 }
-FAIRCHEM = Original("fairchem-core", "1.10.0", "fairchem/core")
-MATTERGEN = Original("mattergen", "1.0.3", "mattergen/common/gemnet")
+FAIRCHEM = OriginalRelease("fairchem-core", "1.10.0", "fairchem/core")
+MATTERGEN = OriginalRelease("mattergen", "1.0.3", "mattergen/common/gemnet")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
 
 
-def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
+def _scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
     """Sum rows, the only function of torch_scatter that the blocks use."""
     assert (dim, reduce) == (0, "sum")
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
 
 
 @cache
-def fairchem_layers() -> tuple[Any, Any, Any]:
+def load_fairchem_layers() -> tuple[Any, Any, Any]:
     """Return fairchem's modules of efficient layers, of the interaction block and of the dense layers."""
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
-    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter}}
-    efficient, block, dense = load(FAIRCHEM.root(), packages, wanted, stand_ins)
+    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter_sum}}
+    efficient, block, dense = load_modules(FAIRCHEM.root(), packages, wanted, stand_ins)
     return efficient, block, dense
 
 
 @cache
-def mattergen_layers() -> tuple[Any, Any, Any]:
+def load_mattergen_layers() -> tuple[Any, Any, Any]:
     """Return MatterGen's versions of these modules; without a file of scale factors, each of their factors is 1."""
     packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     stand_ins: dict[str, dict[str, Any]] = {
-        "torch_scatter": {"scatter": _scatter},
+        "torch_scatter": {"scatter": _scatter_sum},
         "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
         "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
     }
-    efficient, block, dense = load(MATTERGEN.root(), [*packages, layers], wanted, stand_ins)
+    efficient, block, dense = load_modules(MATTERGEN.root(), [*packages, layers], wanted, stand_ins)
     return efficient, block, dense
 
 
@@ -71,11 +71,11 @@ def number_members(outer: np.ndarray) -> np.ndarray:
     return number
 
 
-def _modules(case: Case, device: str) -> tuple[Any, Any]:
+def _make_fairchem_modules(case: Case, device: str) -> tuple[Any, Any]:
     """Return both modules with the weights of the case."""
     import torch
 
-    layers, n = fairchem_layers()[0], case.sizes
+    layers, n = load_fairchem_layers()[0], case.sizes
     embed = layers.BasisEmbedding(n["num_radial"], n["interm"], n["num_spherical"])
     interact = layers.EfficientInteractionBilinear(n["emb_in"], n["interm"], n["emb_out"])
     weights = (case["basis_embedding_spherical.weight"], case["interaction_bilinear.weight"])
@@ -85,11 +85,11 @@ def _modules(case: Case, device: str) -> tuple[Any, Any]:
     return embed, interact
 
 
-def fairchem(case: Case, device: str) -> Call:
+def make_fairchem_call(case: Case, device: str) -> Call:
     """Return a call for the forward of both modules, and the gradients of bases, embedding and both weights."""
     import torch
 
-    embed, interact = _modules(case, device)
+    embed, interact = _make_fairchem_modules(case, device)
     triplets = case.graphs["triplets"]
     edge, number = (torch.tensor(a, device=device) for a in (triplets.index, number_members(triplets.index)))
     rad, sph, m = (torch.tensor(case[n], device=device, requires_grad=True) for n in ("rad_basis", "sph", "m"))
@@ -102,13 +102,13 @@ def fairchem(case: Case, device: str) -> Call:
         "interaction_bilinear_bwd.weight": interact.bilinear.linear.weight,
     }
 
-    def call() -> dict[str, Any]:
+    def compute_with_fairchem() -> dict[str, Any]:
         basis = embed(rad, sph, idx_sph_outer=edge, idx_sph_inner=number)
         out = interact(basis, m, edge, number)
         gradients = torch.autograd.grad(out, list(leaves.values()), g)
         return {"interaction_bilinear_fwd.m_ca": out} | dict(zip(leaves, gradients, strict=True))
 
-    return call
+    return compute_with_fairchem
 
 
 RAD_W1 = {"rad_W1": "basis_embedding_spherical_fwd.rad_W1"}
@@ -120,12 +120,12 @@ STEPS = (
 )
 ABOUT = f"fairchem-core {FAIRCHEM.version}'s own modules, eager"
 PEERS = {
-    "fairchem": Peer(partial(fairchem, device="cpu"), ABOUT, ("torch",)),
-    "fairchem-cuda": Peer(partial(fairchem, device="cuda"), ABOUT, ("torch",), device=True),
+    "fairchem": Peer(partial(make_fairchem_call, device="cpu"), ABOUT, ("torch",)),
+    "fairchem-cuda": Peer(partial(make_fairchem_call, device="cuda"), ABOUT, ("torch",), device=True),
 }
 
 
-def _workload(name: str, summary: str, **more: Any) -> Workload:
+def _make_workload(name: str, summary: str, **more: Any) -> Workload:
     return Workload(
         name=name,
         family="gemnet",
@@ -138,14 +138,14 @@ def _workload(name: str, summary: str, **more: Any) -> Workload:
 
 
 WORKLOADS = (
-    _workload("gemnet", "12 triplets for every edge", sizes=SIZES),
-    _workload(
+    _make_workload("gemnet", "12 triplets for every edge", sizes=SIZES),
+    _make_workload(
         "gemnet-power-law",
         "12 triplets for an edge in the mean, by a power law, 600 for one",
         sizes={**SIZES, "num_triplets": 35_700, "num_inputs": 35_700},
         layout="power law",
     ),
-    _workload(
+    _make_workload(
         "gemnet-quadruplets",
         "30 quadruplets for every edge, 49 spherical functions",
         sizes={**SIZES, "num_triplets": 90_000, "num_inputs": 90_000, "num_spherical": 49},

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from trigraph.benchmarks.peers import by_autograd, edge_index, pyg_peers
+from trigraph.benchmarks.peers import list_edge_index, make_autograd_call, make_pyg_peers
 from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 from trigraph.gno_params import GnoParams, pack_gno_params, unpack_gno_params
@@ -24,30 +24,30 @@ SIZES = {
 }
 
 
-def _params(case: Case) -> GnoParams:
+def _split_params(case: Case) -> GnoParams:
     """Return blocks of the parameters, each contiguous in the order of a torch layer."""
     blocks = unpack_gno_params(case["params"], case.sizes["d"], case.sizes["f_in"], case.sizes["f_out"])
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
-def matmul_coords(case: Case) -> Call:
+def make_coords_by_matmul(case: Case) -> Call:
     """Return the gradient with respect to coordinates, by matrix products over all edges at once."""
-    U, b_u, V, _ = _params(case)
+    U, b_u, V, _ = _split_params(case)
     g, x = case["grad_kernel"], case["coords"]
 
-    def call() -> dict[str, Any]:
+    def compute_coords_gradient() -> dict[str, Any]:
         z = x @ U.T
         z += b_u
         s = g @ V
         s *= z > 0
         return {"gno_kernel_bwd.coords": s @ U}
 
-    return call
+    return compute_coords_gradient
 
 
-def numpy_message(case: Case) -> Call:
+def make_numpy_message(case: Case) -> Call:
     """Compute kernel, aggregation and all three gradients; the kernel's memory is reused for its gradient."""
-    U, b_u, V, b_v = _params(case)
+    U, b_u, V, b_v = _split_params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
     f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]
     edges, dtype, src = graph.num_positions, h.dtype, graph.indices
@@ -57,7 +57,7 @@ def numpy_message(case: Case) -> Call:
     out_of = sparse.csr_matrix((one, (src, np.arange(edges))), shape=(graph.num_src_nodes, edges))
     V_b = np.concatenate([V, b_v[:, None]], axis=1)
 
-    def call() -> dict[str, Any]:
+    def compute_message_gradients() -> dict[str, Any]:
         a_1 = np.empty((edges, len(U) + 1), dtype)
         a, a_1[:, -1] = a_1[:, :-1], 1
         np.matmul(x, U.T, out=a)
@@ -80,47 +80,47 @@ def numpy_message(case: Case) -> Call:
             "gno_message_bwd.params": lambda: pack_gno_params(*grads),
         }
 
-    return call
+    return compute_message_gradients
 
 
-def _message(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
+def _make_torch_message(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
     """Return the message as a function of features, coordinates and packed parameters."""
     import torch
     from torch.func import functional_call
     from torch_geometric.nn import NNConv
 
     d, hidden, f_in, f_out = (case.sizes[n] for n in ("d", "hidden", "f_in", "f_out"))
-    edges, width = edge_index(case, device), f_in * f_out
+    edges, width = list_edge_index(case, device), f_in * f_out
     network = torch.nn.Sequential(torch.nn.Linear(d, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width))
     convolution = NNConv(f_in, f_out, network.to(device), aggr="add", root_weight=False, bias=False)
     names = [name for name, _ in convolution.named_parameters()]
 
-    def message(h: Any, x: Any, params: Any) -> Any:
+    def compute_message(h: Any, x: Any, params: Any) -> Any:
         U, b_u, V, b_v = params.split((d * hidden, hidden, hidden * width, width))
         U, V = (block.view(-1, rows).T.contiguous() for block, rows in ((U, hidden), (V, width)))
         return functional_call(convolution, dict(zip(names, (U, b_u, V, b_v), strict=True)), (h, edges, x))
 
-    return message
+    return compute_message
 
 
-PYG = pyg_peers(partial(by_autograd, forward=_message), "PyTorch Geometric NNConv, autograd")
+PYG = make_pyg_peers(partial(make_autograd_call, forward=_make_torch_message), "PyTorch Geometric NNConv, autograd")
 
 
-def _coords_workload(width: int) -> Workload:
+def _make_coords_workload(width: int) -> Workload:
     return Workload(
         name=f"gno-coords-{width}",
         family="gno",
         summary=f"kernel's gradient with respect to coordinates, f_in = f_out = {width}",
         steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
         sizes={"num_edges": 20_000, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
-        peers={"numpy": Peer(matmul_coords, "matrix products over all edges, BLAS")},
+        peers={"numpy": Peer(make_coords_by_matmul, "matrix products over all edges, BLAS")},
         backends=("fortran", "fortran-reference"),
     )
 
 
 WORKLOADS = (
-    _coords_workload(16),
-    _coords_workload(32),
+    _make_coords_workload(16),
+    _make_coords_workload(32),
     Workload(
         name="gno-message",
         family="gno",
@@ -128,7 +128,7 @@ WORKLOADS = (
         steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
         sizes=SIZES,
         peers={
-            "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
+            "numpy": Peer(make_numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
             **PYG,
         },
     ),

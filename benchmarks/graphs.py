@@ -12,12 +12,12 @@ import numpy as np
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
-from trigraph.verification.networks import power_law
+from trigraph.verification.networks import draw_power_law_graph
 
 EXPONENT = 0.6  # exponent of the power laws: degrees fall as rank**-EXPONENT
 
 
-def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+def _draw_random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
     """Draw sources and destinations; positions share rows of edge arrays at random, unless there are as many rows."""
     n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
     positions, rows = sizes["num_positions"], sizes["num_edges"]
@@ -27,12 +27,16 @@ def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str,
     return {"graph": CSC(offsets, rng.integers(n_src, size=positions), n_src, edge_ids, rows)}
 
 
-def _power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+def _draw_power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
     """Draw in-degrees from a power law, as in the verification; each position has its own row of edge arrays."""
-    return {"graph": power_law(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31)))}
+    return {
+        "graph": draw_power_law_graph(
+            sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31))
+        )
+    }
 
 
-def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
     """Draw pairs of nodes, without repetition if there are enough, each with edges in both directions."""
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
@@ -45,7 +49,7 @@ def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[st
     return {"graph": EdgeGraph.sorted(src, dst, nodes).graph}
 
 
-def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
+def _draw_triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
     """Return triplets sorted by edge; their numbers fall as rank**-exponent over randomly ranked edges."""
     triplets, edges = sizes["num_triplets"], sizes["num_edges"]
     share = np.cumsum(np.arange(1, edges + 1) ** -exponent)
@@ -54,9 +58,9 @@ def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
     return {"triplets": Segments(np.repeat(np.arange(edges), counts), edges)}
 
 
-def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
+def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
     """Draw triplets; if the case has them, also `atoms` (edges sorted by atom) and `idx_in` (a row of m for each)."""
-    graphs = {**_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
+    graphs = {**_draw_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
     if sizes["has_atoms"]:
         atoms = sizes["num_outputs"]
         graphs["atoms"] = Segments(np.sort(rng.integers(atoms, size=sizes["num_edges"])), atoms)
@@ -68,10 +72,10 @@ def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
 
 # By kind of graph and layout: a function that draws graph objects from sizes, by argument name.
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
-    ("csc", "uniform"): _random_csc,
-    ("csc", "power law"): _power_law_csc,
-    ("edges", "uniform"): _random_edges,
-    ("triplets", "uniform"): _triplets,
-    ("bilinear", "uniform"): _bilinear,
-    ("bilinear", "power law"): partial(_bilinear, exponent=EXPONENT),
+    ("csc", "uniform"): _draw_random_csc,
+    ("csc", "power law"): _draw_power_law_csc,
+    ("edges", "uniform"): _draw_random_edges,
+    ("triplets", "uniform"): _draw_triplets,
+    ("bilinear", "uniform"): _draw_bilinear_graphs,
+    ("bilinear", "power law"): partial(_draw_bilinear_graphs, exponent=EXPONENT),
 }

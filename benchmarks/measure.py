@@ -25,7 +25,7 @@ import numpy as np
 
 from slopecheck.isolated import Child, Ended
 from trigraph.benchmarks import device
-from trigraph.benchmarks.programs import Call, Unavailable
+from trigraph.benchmarks.programs import Call, ContenderUnavailable
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds that a worker may take to end
@@ -62,7 +62,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Job:
+class ContenderJob:
     """A job for a worker; picklable, so it may be a partial of a module's function."""
 
     make: Callable[[], Call]
@@ -70,7 +70,7 @@ class Job:
     device: bool = False  # whether it runs on the CUDA device, which has its own clock and memory
 
 
-def _high_water() -> int:
+def _read_peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
     VmHWM is the counter behind ru_maxrss. The latter also keeps the parent's size at the time of exec, so that the
@@ -83,7 +83,7 @@ def _high_water() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
+def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Run once; return the results and the largest growth of the process in bytes."""
     gc.collect()  # return free memory, which would hide a run's use, and reset the high-water mark
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -91,12 +91,12 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
         trim(0)
     if CLEAR_REFS.exists():
         CLEAR_REFS.write_text("5")
-    before = _high_water()
+    before = _read_peak_memory()
     results = call()
-    return results, _high_water() - before
+    return results, _read_peak_memory() - before
 
 
-def as_numpy(value: Any) -> np.ndarray:
+def convert_to_numpy(value: Any) -> np.ndarray:
     """Return a result from any library as a NumPy array."""
     if callable(value):  # computed only for the comparison, after the timing
         value = value()
@@ -114,12 +114,12 @@ def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lam
     return (time.perf_counter() - start) / number
 
 
-class Runner:
+class JobRunner:
     """A built job: its first run, and samples of its time."""
 
-    def __init__(self, job: Job) -> None:
-        self.wait = device.wait if job.device else lambda: None
-        self.peak_memory = device.peak_memory if job.device else peak_memory
+    def __init__(self, job: ContenderJob) -> None:
+        self.wait = device.wait_for_device if job.device else lambda: None
+        self.peak_memory = device.measure_peak_memory if job.device else measure_peak_memory
         if job.warm is not None:
             job.warm()()
         self.call = job.make()
@@ -128,7 +128,7 @@ class Runner:
     def first(self) -> tuple[dict[str, np.ndarray], int]:
         """Run once for results and memory in bytes without inputs, and once for an estimate of the time."""
         results, peak = self.peak_memory(self.call)
-        named = {n: as_numpy(v) for n, v in results.items()}
+        named = {n: convert_to_numpy(v) for n, v in results.items()}
         del results
         self.seconds = measure_mean_seconds(self.call, 1, self.wait)
         return named, peak
@@ -142,24 +142,24 @@ class Runner:
         return self.seconds
 
 
-def serve(connection: Connection) -> None:
+def serve_commands(connection: Connection) -> None:
     """Answer commands until the parent ends; failures are also answers."""
     os.dup2(2, 1)  # output of libraries must not mix with the tables
-    runner: Runner | None = None
+    runner: JobRunner | None = None
     with suppress(EOFError):  # the parent has ended
         for command, argument in iter(connection.recv, None):
             try:
                 if command == "open":
-                    runner = Runner(argument)
+                    runner = JobRunner(argument)
                 answer = "done", None if command == "open" else getattr(runner, command)()
-            except Unavailable as error:
+            except ContenderUnavailable as error:
                 answer = "unavailable", str(error)
             except Exception as error:
                 answer = "failed", f"{type(error).__name__}: {error}"
             connection.send(answer)
 
 
-class Worker(Child):
+class ContenderProcess(Child):
     """A contender's process, with a given number of threads for every library.
 
     It is started anew, never forked, since OpenMP does not survive a fork.
@@ -167,9 +167,9 @@ class Worker(Child):
 
     def __init__(self, threads: int) -> None:
         with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, str(threads))):
-            super().__init__(serve, ())
+            super().__init__(serve_commands, ())
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "ContenderProcess":
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
@@ -179,7 +179,7 @@ class Worker(Child):
         self.process.join(0 if kind else END)
         self.kill()
 
-    def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
+    def send_command(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send a command (``open``, ``first``, ``sample``); return its status, and the value or the reason."""
         with suppress(OSError):  # the process has ended; `receive` reports how
             self.connection.send((command, argument))
@@ -190,7 +190,7 @@ class Worker(Child):
         return status, value
 
 
-def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
     """Return the largest ``|got - expected| / |expected|`` (2-norms); NaN or inf if the results cannot be compared."""
     if got.keys() != expected.keys():
         return float("inf")
@@ -204,29 +204,29 @@ def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
     return float(np.max(errors))
 
 
-def _begin(
-    worker: Worker, job: Job, expected: Mapping[str, np.ndarray] | None, tolerance: float
+def _run_first(
+    worker: ContenderProcess, job: ContenderJob, expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
     """Run a contender once: measure memory, and compare its results."""
-    status, note = worker.ask("open", job)
+    status, note = worker.send_command("open", job)
     if status != "done":
         return Measurement(status=status, note=note), {}
-    status, first = worker.ask("first")
+    status, first = worker.send_command("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
     results, peak = first
     measurement = Measurement(peak_bytes=peak)
     if expected is None:
         return measurement, results
-    error = relative_error(results, expected)
+    error = compute_relative_error(results, expected)
     if not (error <= tolerance):
         note = f"differs from the baseline by {error:.1e}, more than {tolerance:.1e}"
         return Measurement(error=error, status="wrong", note=note), {}
     return replace(measurement, error=error), {}
 
 
-def alternate(
-    jobs: Mapping[str, Job],
+def time_alternately(
+    jobs: Mapping[str, ContenderJob],
     repeat: int,
     threads: int,
     tolerance: float = float("inf"),
@@ -242,11 +242,11 @@ def alternate(
     measurements: dict[str, Measurement] = {}
     expected: dict[str, np.ndarray] | None = None
     with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
+        workers: dict[str, ContenderProcess] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(threads))
-            measurements[name], results = _begin(worker, job, expected, tolerance)
+            worker = stack.enter_context(ContenderProcess(threads))
+            measurements[name], results = _run_first(worker, job, expected, tolerance)
             if measurements[name].status == "timed":
                 workers[name] = worker
                 expected = results if expected is None else expected
@@ -259,7 +259,7 @@ def alternate(
                 if len(samples[name]) >= LEAST_SAMPLES and sum(samples[name]) > budget:
                     continue
                 progress(f"{name}, round {turn + 1} of {repeat}")
-                status, value = workers[name].ask("sample")
+                status, value = workers[name].send_command("sample")
                 if status == "done":
                     samples[name].append(value)
                 else:
@@ -268,7 +268,7 @@ def alternate(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in measurements.items()}
 
 
-def make_copy(library: str, nbytes: int, threads: int) -> Call:
+def make_copy_call(library: str, nbytes: int, threads: int) -> Call:
     """Return a call that copies `nbytes` between arrays of "numpy" (each thread copies a slice) or "cupy"."""
     if library == "cupy":
         import cupy
@@ -279,29 +279,29 @@ def make_copy(library: str, nbytes: int, threads: int) -> Call:
     bounds = np.linspace(0, source.size, threads + 1, dtype=int)
     pool = ThreadPoolExecutor(threads)
 
-    def call() -> dict[str, Any]:
+    def copy_slices() -> dict[str, Any]:
         done = [pool.submit(np.copyto, target[a:b], source[a:b]) for a, b in pairwise(bounds)]
         for each in done:
             each.result()
         return {}
 
-    return call
+    return copy_slices
 
 
-def make_matmul(library: str, n: int, dtype: str) -> Call:
+def make_matmul_call(library: str, n: int, dtype: str) -> Call:
     """Return a call that multiplies square matrices with the BLAS of "numpy" or "cupy"."""
     xp = importlib.import_module(library)
     a = xp.ones((n, n), dtype)
     out = xp.empty_like(a)
 
-    def call() -> dict[str, Any]:
+    def multiply_matrices() -> dict[str, Any]:
         xp.matmul(a, a, out=out)
         return {}
 
-    return call
+    return multiply_matrices
 
 
-def ceilings(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
+def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
     ``copy`` is in bytes/s, read and written bytes added, for arrays of `nbytes`, which should exceed the last cache.
@@ -312,9 +312,9 @@ def ceilings(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = F
     library = "cupy" if on_device else "numpy"
     products = ("float32", "float64", *(("float16",) if on_device else ()))
     work = {"copy": 2.0 * nbytes, "gather": (nbytes // 256) * 4 * 260.0} | dict.fromkeys(products, 2.0 * n**3)
-    jobs = {name: Job(partial(make_matmul, library, n, name), device=on_device) for name in products}
-    jobs["copy"] = Job(partial(make_copy, library, nbytes, threads), device=on_device)
+    jobs = {name: ContenderJob(partial(make_matmul_call, library, n, name), device=on_device) for name in products}
+    jobs["copy"] = ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device)
     if on_device:
-        jobs["gather"] = Job(partial(device.make_gather, nbytes // 256), device=True)
-    measured = alternate(jobs, repeat, threads)
+        jobs["gather"] = ContenderJob(partial(device.make_gather, nbytes // 256), device=True)
+    measured = time_alternately(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.benchmarks.programs import Call, Contender, Program, Unavailable
+from trigraph.benchmarks.programs import Call, Contender, ContenderUnavailable, Program
 from trigraph.graphs import CSC
 
 # Sizes of PyTorch Geometric's pretrained models; the slab has 96 atoms.
@@ -34,7 +34,7 @@ GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head":
 
 
 @cache
-def dimenet(form: str, dtype: str, **widths: int) -> Any:
+def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
     """Return the model; PyTorch Geometric's takes some ten seconds in sympy."""
     import torch
 
@@ -46,7 +46,7 @@ def dimenet(form: str, dtype: str, **widths: int) -> Any:
         model = DimeNetPlusPlus(**settings)
     if form == "pyg":
         if dtype != "float32":
-            raise Unavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
+            raise ContenderUnavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
         from torch_geometric.nn.models import DimeNetPlusPlus as PygDimeNetPlusPlus
 
         state, model = model.state_dict(), PygDimeNetPlusPlus(**settings)
@@ -54,7 +54,7 @@ def dimenet(form: str, dtype: str, **widths: int) -> Any:
     return model.to(getattr(torch, dtype))
 
 
-def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
+def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
     """Return the terms that PyTorch Geometric's model sums over atoms, computed from the vectors of the edges.
 
     `vec` (num_edges, 3) points from the destination of each edge to its source; `edge_index` (2, num_edges) has sources
@@ -75,7 +75,7 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     return out
 
 
-def _pyg_energy_forces(
+def _compute_pyg_energy_forces(
     model: Any,
     z: Any,
     pos: Any,
@@ -84,9 +84,9 @@ def _pyg_energy_forces(
     batch: Any,
     structures: int,
     create_graph: bool,
-    of_vectors: Callable[..., Any] = pyg_dimenet,
+    of_vectors: Callable[..., Any] = compute_pyg_dimenet,
 ) -> tuple[Any, Any]:
-    """Return PyTorch Geometric's energies and forces; `vec` depends on `pos`, `lists` are from `pyg_dimenet`."""
+    """Return PyG's energies and forces; `vec` depends on `pos`, `lists` are from `compute_pyg_dimenet`."""
     import torch
 
     of_atoms = of_vectors(model, z, vec, *lists)
@@ -115,7 +115,7 @@ def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
     return [slab]
 
 
-class _Captured(NamedTuple):
+class _CapturedCalls(NamedTuple):
     """A captured potential with the arguments of its calls."""
 
     potential: Any
@@ -130,20 +130,20 @@ class _Captured(NamedTuple):
         """Return a call for a loss and its gradients of all parameters; `labels` are per atom."""
         step = self.potential.training_step(loss)
 
-        def call() -> dict[str, Any]:
+        def compute_loss_and_gradients() -> dict[str, Any]:
             value = step(self.z, self.pos, **self.given, of_atoms=labels)
             return {"loss": value, **{name: p.grad for name, p in self.potential.model.named_parameters()}}
 
-        return call
+        return compute_loss_and_gradients
 
 
-def _mean_square(errors: Any, structures: Any) -> Any:
+def _mean_square_error(errors: Any, structures: Any) -> Any:
     """Return the mean square of the errors of atoms, without ghosts."""
     real = structures.real_atoms
     return (errors.square().sum(1) * real).sum() / (3 * real.sum())
 
 
-def _energy_forces(
+def _make_energy_forces(
     sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any], curvature: bool = False
 ) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
@@ -156,9 +156,9 @@ def _energy_forces(
     from trigraph.torch.potentials.compiled import compile_potential
 
     widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
-    device, own = torch.get_default_device(), dimenet("trigraph", dtype, **widths)
+    device, own = torch.get_default_device(), make_dimenet("trigraph", dtype, **widths)
     with torch.device("cpu"):
-        model = copy.deepcopy(dimenet(form.partition("-")[0], dtype, **widths)).to(device)
+        model = copy.deepcopy(make_dimenet(form.partition("-")[0], dtype, **widths)).to(device)
         z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
         pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
         batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
@@ -173,7 +173,7 @@ def _energy_forces(
     cell = None if cell is None else cell.to(device)
     if form == "trigraph-captured":
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
-        captured: Any = _Captured(
+        captured: Any = _CapturedCalls(
             compile_potential(model, capture=True), z, pos, {"cell": cell, "neighbors": neighbors}
         )
         return model, captured
@@ -194,32 +194,32 @@ def _energy_forces(
             :2
         ]
     pos.requires_grad_()
-    of_vectors: Callable[..., Any] = pyg_dimenet
+    of_vectors: Callable[..., Any] = compute_pyg_dimenet
     if form == "pyg-compiled":  # with CUDA graphs; torch compiles no second derivatives, so that there is no training
-        of_vectors = torch.compile(pyg_dimenet, dynamic=False, mode="max-autotune")
+        of_vectors = torch.compile(compute_pyg_dimenet, dynamic=False, mode="max-autotune")
 
-    def peer(create_graph: bool) -> tuple[Any, Any]:
+    def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
         vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
-        return _pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph, of_vectors)
+        return _compute_pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph, of_vectors)
 
-    def curved(vector: Any) -> Any:
-        forces = peer(True)[1]
+    def multiply_hessian(vector: Any) -> Any:
+        forces = compute_with_pyg(True)[1]
         if vector is not None:
             return torch.autograd.grad(-forces, pos, vector, create_graph=True)[0]
         rows = [torch.autograd.grad(-force, pos, retain_graph=True)[0] for force in forces.flatten()]
         return torch.stack(rows).reshape(*pos.shape, *pos.shape)
 
-    return model, curved if curvature else peer
+    return model, multiply_hessian if curvature else compute_with_pyg
 
 
-def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+def make_energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return energy and forces; for a molecule the model's parameters need no gradient, as in dynamics."""
-    model, compute = _energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
+    model, compute = _make_energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
-def _gradients(loss: Any, model: Any) -> dict[str, Any]:
+def _compute_gradients(loss: Any, model: Any) -> dict[str, Any]:
     """Return the loss and its gradient with respect to every parameter."""
     import torch
 
@@ -227,50 +227,50 @@ def _gradients(loss: Any, model: Any) -> dict[str, Any]:
     return {"loss": loss, **dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))}
 
 
-def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return the loss of energy and forces, and its gradients with respect to all parameters."""
     import torch
 
     structures = build_atoms(structure, sizes)
-    model, compute = _energy_forces(sizes, dtype, form, structures)
+    model, compute = _make_energy_forces(sizes, dtype, form, structures)
     shape = sum(map(len, structures)), 3
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
-    def loss(structures: Any, given: Any) -> Any:
+    def compute_padded_loss(structures: Any, given: Any) -> Any:
         found, real = structures.energy_forces_stress(), structures.real_structures
         of_energy = (found.energy.square() * real).sum() / real.sum() / structures.real_atoms.sum()
-        return of_energy + _mean_square(found.forces - given["forces"], structures)
+        return of_energy + _mean_square_error(found.forces - given["forces"], structures)
 
-    if isinstance(compute, _Captured):
-        return compute.step(loss, forces=labels)
+    if isinstance(compute, _CapturedCalls):
+        return compute.step(compute_padded_loss, forces=labels)
 
-    def call() -> dict[str, Any]:
+    def compute_loss_and_gradients() -> dict[str, Any]:
         energy, forces = compute(True)
-        return _gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
+        return _compute_gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
 
-    return call
+    return compute_loss_and_gradients
 
 
-def hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Return the squared error of the Hessian times one random vector, and its gradients for all parameters."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
     for atoms in structures:  # PyTorch Geometric's angles have no third derivatives for three collinear atoms
         atoms.rattle(0.05, seed=1)
-    model, compute = _energy_forces(sizes, dtype, form, structures, curvature=True)
+    model, compute = _make_energy_forces(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
     vector, label = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
-    if isinstance(compute, _Captured):
+    if isinstance(compute, _CapturedCalls):
         return compute.step(
-            lambda s, given: _mean_square(s.hessian_vector_product(given["vector"]) - given["label"], s),
+            lambda s, given: _mean_square_error(s.hessian_vector_product(given["vector"]) - given["label"], s),
             vector=vector,
             label=label,
         )
-    return lambda: _gradients((compute(vector) - label).square().mean(), model)
+    return lambda: _compute_gradients((compute(vector) - label).square().mean(), model)
 
 
-def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Run Verlet dynamics of copper; torch-sim's model finds the neighbours in each step. Return the positions."""
     import torch
 
@@ -278,28 +278,30 @@ def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     from trigraph.torch_sim import Model
 
     (atoms,), device, real = build_atoms("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
-    model = copy.deepcopy(dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
+    model = copy.deepcopy(make_dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(
+        False
+    )
     computed = Model(replaced("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False)
     start, cell = (torch.tensor(np.array(a), dtype=real) for a in (atoms.positions, atoms.cell.T))
     fixed = {"atomic_numbers": torch.tensor(atoms.numbers), "cell": cell[None], "pbc": True}
 
-    def call() -> dict[str, Any]:
+    def run_dynamics() -> dict[str, Any]:
         positions, velocities = start.clone(), torch.zeros_like(start)
         for _ in range(sizes["steps"]):
             velocities += 1e-3 * computed({"positions": positions, **fixed})["forces"]
             positions += velocities
         return {"positions": positions}
 
-    return call
+    return run_dynamics
 
 
-def hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call for the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
-    _, compute = _energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
+    _, compute = _make_energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
 
-class _Batch(NamedTuple):
+class _MoleculeBatch(NamedTuple):
     """A batch of molecules, with random labels."""
 
     z: Any
@@ -309,7 +311,7 @@ class _Batch(NamedTuple):
     forces: Any
 
 
-def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _Batch:
+def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _MoleculeBatch:
     import torch
 
     atoms, energy, forces = zip(*molecules, strict=True)
@@ -317,10 +319,10 @@ def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _
     batch = torch.arange(len(atoms)).repeat_interleave(torch.tensor([len(one) for one in atoms]))
     arrays = np.concatenate([one.positions for one in atoms]), energy, np.concatenate(forces)
     pos, energies, labels = (torch.tensor(array, dtype=getattr(torch, dtype)) for array in arrays)
-    return _Batch(z, pos, batch, energies, labels)
+    return _MoleculeBatch(z, pos, batch, energies, labels)
 
 
-def _epochs(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
+def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
     """Return a function that starts an epoch over displaced molecules of the G2 set, always in the same order."""
     import torch
 
@@ -332,14 +334,14 @@ def _epochs(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
         molecules.append((atoms, rng.standard_normal(), rng.standard_normal(atoms.positions.shape)))
     collate, size = partial(_make_batch, dtype=dtype), sizes["molecules"]
 
-    def epoch() -> Any:
+    def start_epoch() -> Any:
         generator = torch.Generator().manual_seed(0)
         return torch.utils.data.DataLoader(molecules, size, shuffle=True, collate_fn=collate, generator=generator)
 
-    return epoch
+    return start_epoch
 
 
-def pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
+def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
     """Return edges, and the two edges of each triplet, as PyTorch Geometric's `radius_graph` and `triplets` do.
 
     Those functions need pyg-lib and torch_sparse. Here edges come from all distances, triplets from edges into atoms.
@@ -358,7 +360,7 @@ def pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
         return torch.stack([src, dst]), idx_ji[keep], idx_kj[keep]
 
 
-def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Train on energies and forces for an epoch; return the first losses, and the gradients of the first batch.
 
     Raises RuntimeError if a program is compiled again for batches of other sizes.
@@ -367,24 +369,24 @@ def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
     from trigraph.torch.potentials.compiled import compile_potential
 
-    model = copy.deepcopy(dimenet(form.removesuffix("-compiled"), dtype, **{name: sizes[name] for name in WIDTHS}))
-    initial, epoch = copy.deepcopy(model.state_dict()), _epochs(sizes, dtype)
+    model = copy.deepcopy(make_dimenet(form.removesuffix("-compiled"), dtype, **{name: sizes[name] for name in WIDTHS}))
+    initial, epoch = copy.deepcopy(model.state_dict()), _make_epoch_starter(sizes, dtype)
     potential = compile_potential(model) if form.endswith("-compiled") else model
 
-    def energy_forces(batch: _Batch) -> tuple[Any, Any]:
+    def compute_energy_forces(batch: _MoleculeBatch) -> tuple[Any, Any]:
         if form != "pyg":
             return potential.energy_forces_stress(batch.z, batch.pos, batch.of_atom, create_graph=True)[:2]
         pos = batch.pos.requires_grad_()
-        lists = pyg_graph(pos, batch.of_atom)
+        lists = make_pyg_graph(pos, batch.of_atom)
         vec = pos[lists[0][0]] - pos[lists[0][1]]
-        return _pyg_energy_forces(model, batch.z, pos, vec, lists, batch.of_atom, len(batch.energy), True)
+        return _compute_pyg_energy_forces(model, batch.z, pos, vec, lists, batch.of_atom, len(batch.energy), True)
 
-    def call() -> dict[str, Any]:
+    def train_epoch() -> dict[str, Any]:
         model.load_state_dict(initial)
         optimizer, losses = torch.optim.Adam(model.parameters(), 1e-4), []
         first: dict[str, Any] = {}
         for batch in epoch():
-            energy, forces = energy_forces(batch)
+            energy, forces = compute_energy_forces(batch)
             loss = (energy - batch.energy).square().mean() + (forces - batch.forces).square().mean()
             optimizer.zero_grad()
             loss.backward()
@@ -395,10 +397,10 @@ def batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
             raise RuntimeError(f"compiled {potential.compilations} times; expected one program for all batches")
         return {"losses": torch.stack(losses[:COMPARED]), **first}
 
-    return call
+    return train_epoch
 
 
-def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Run three attention layers, the last with averaged heads; return cross-entropy and all gradients."""
     import torch
     from torch.nn.functional import cross_entropy, elu
@@ -411,32 +413,32 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     x = torch.tensor(rng.standard_normal((nodes, heads * width)), dtype=real)
     labels = torch.tensor(rng.integers(width, size=nodes))
 
-    def layers(layer: Any) -> Any:
+    def make_layers(layer: Any) -> Any:
         return torch.nn.ModuleList(
             layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
         )
 
     with torch.random.fork_rng(devices=()), torch.device("cpu"):  # the same weights on every device
         torch.manual_seed(0)
-        model = layers(nn.GATConv)
+        model = make_layers(nn.GATConv)
     graph: Any = CSC.from_edge_index(edge_index, nodes)
     if form == "pyg":
         from torch_geometric.nn import GATConv
 
-        state, model, graph = model.state_dict(), layers(GATConv), edge_index
+        state, model, graph = model.state_dict(), make_layers(GATConv), edge_index
         model.load_state_dict(state)
     model.to(x)
 
-    def call() -> dict[str, Any]:
+    def compute_loss_and_gradients() -> dict[str, Any]:
         h = x
         for layer in model[:-1]:
             h = elu(layer(h, graph))
-        return _gradients(cross_entropy(model[-1](h, graph), labels), model)
+        return _compute_gradients(cross_entropy(model[-1](h, graph), labels), model)
 
-    return call
+    return compute_loss_and_gradients
 
 
-def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Run two attention layers, with self loops and new edges in each step; return losses and first gradients.
 
     Each step gets a copy of its edges, so that no graph of an earlier call can be reused.
@@ -461,20 +463,20 @@ def gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Cal
         model.load_state_dict(state)
     model.to(real)
 
-    def call() -> dict[str, Any]:
+    def train_batches() -> dict[str, Any]:
         losses: list[Any] = []
         first: dict[str, Any] = {}
         for edge_index in (edges.clone() for edges in batches):
             loss = cross_entropy(model[1](elu(model[0](x, edge_index)), edge_index), labels)
-            gradients = _gradients(loss, model)
+            gradients = _compute_gradients(loss, model)
             losses.append(gradients.pop("loss").detach())
             first = first or gradients
         return {"losses": torch.stack(losses), **first}
 
-    return call
+    return train_batches
 
 
-def small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
+def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
     """Sum over a small graph: alone (None), with the gradients (0), or twice in each layer of a model."""
     import torch
 
@@ -489,25 +491,25 @@ def small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | No
         model = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(layers or 0)).to(x.dtype)
     inputs = [t.requires_grad_(layers is not None) for t in (x, weight)]
 
-    def add(h: Any) -> Any:
+    def sum_messages(h: Any) -> Any:
         if form == "trigraph":
             return agg_weighted_n2n(h, weight, graph).output_embedding
         return torch.zeros_like(x).index_add(0, dst, h.index_select(0, src) * weight[:, None])
 
-    def call() -> dict[str, Any]:
-        h = x if model else add(x)
+    def sum_in_layers() -> dict[str, Any]:
+        h = x if model else sum_messages(x)
         for layer in model:
-            h = add(add(torch.tanh(layer(h))))
+            h = sum_messages(sum_messages(torch.tanh(layer(h))))
         if layers is None:
             return {"sums": h}
         if model:
-            return _gradients(h.square().sum(), model)
+            return _compute_gradients(h.square().sum(), model)
         return dict(zip(("x", "weight"), torch.autograd.grad(h, inputs, h.detach()), strict=True))
 
-    return call
+    return sum_in_layers
 
 
-def _contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
+def _make_contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
     """Return contenders from pairs of form and description; those of PyTorch Geometric and torch are peers."""
     found = {}
     for form, about in several:
@@ -522,11 +524,12 @@ COMPILED = "trigraph-compiled", f"{OURS}, compiled"
 PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, triplets from the edges into each atom"
 
 
-def _potentials(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
+def _make_potential_programs(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
     """Return the program for energies and forces, and the program for the gradients of their loss."""
     training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
     forces, loss = (
-        _contenders(partial(make, structure=structure), *EAGER, COMPILED) for make in (energy_forces, force_training)
+        _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)
+        for make in (make_energy_forces, make_force_training)
     )
     return (
         Program(name, f"DimeNet++, energies and forces of {what}", forces, **more),
@@ -545,7 +548,7 @@ PROGRAMS = (
         Program(
             name=name,
             summary=summary,
-            contenders=_contenders(partial(small_sums, layers=layers), *EAGER_SUMS, ase=False),
+            contenders=_make_contenders(partial(make_small_sums, layers=layers), *EAGER_SUMS, ase=False),
             sizes={"num_nodes": 60, "num_edges": 180, "dim": 16},
         )
         for name, summary, layers in (
@@ -554,14 +557,14 @@ PROGRAMS = (
             ("small-layers-training", "five linear layers, tanh and two weighted sums of 180 edges each; gradients", 5),
         )
     ),
-    *_potentials("dimenet-energy-forces", "a periodic slab", "slab", **OF_SLAB),
-    *_potentials("dimenet-copper", "copper atoms", "copper", **OF_COPPER),
-    *_potentials("dimenet-molecules", "32 molecules of the G2 set", "molecules", **OF_MOLECULES),
+    *_make_potential_programs("dimenet-energy-forces", "a periodic slab", "slab", **OF_SLAB),
+    *_make_potential_programs("dimenet-copper", "copper atoms", "copper", **OF_COPPER),
+    *_make_potential_programs("dimenet-molecules", "32 molecules of the G2 set", "molecules", **OF_MOLECULES),
     *(
         Program(
             name="dimenet-molecule",
             summary=f"DimeNet++, energy and forces of {about}",
-            contenders=_contenders(partial(energy_forces, structure=name), *EAGER),
+            contenders=_make_contenders(partial(make_energy_forces, structure=name), *EAGER),
             sizes=WIDTHS,
         )
         for name, about in MOLECULES.items()
@@ -570,7 +573,7 @@ PROGRAMS = (
         Program(
             name=f"dimenet-{structure}-curvature-training",
             summary=f"DimeNet++, loss of the Hessian of {about} times a vector and its gradients in all parameters",
-            contenders=_contenders(partial(hessian_training, structure=structure), *EAGER, COMPILED),
+            contenders=_make_contenders(partial(make_hessian_training, structure=structure), *EAGER, COMPILED),
             **more,
         )
         for structure, about, more in (
@@ -582,20 +585,20 @@ PROGRAMS = (
     Program(
         name="dimenet-ethanol-hessian",
         summary="DimeNet++, the Hessian of ethanol, 27 rows",
-        contenders=_contenders(hessian, *EAGER, COMPILED),
+        contenders=_make_contenders(make_hessian, *EAGER, COMPILED),
         sizes=WIDTHS,
     ),
     Program(
         name="dimenet-batches-training",
         summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set: neighbours, gradients, Adam's step",
-        contenders=_contenders(batches_training, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
+        contenders=_make_contenders(make_batches_training, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
         sizes={"batches": 200, "molecules": 8, **WIDTHS},
         small={"batches": 4, **SMALL_BATCH},
     ),
     Program(
         name="gat-training",
         summary="three GATConv layers, loss and its gradients in all weights",
-        contenders=_contenders(gat_training, *GAT_CONVS, ase=False),
+        contenders=_make_contenders(make_gat_training, *GAT_CONVS, ase=False),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
         terms=GAT["num_edges"],
@@ -604,7 +607,7 @@ PROGRAMS = (
         Program(
             name=f"gat-minibatches-{edges}",
             summary=f"two GATConv layers, {steps} training steps, each on {edges:,} other edges",
-            contenders=_contenders(gat_batches_training, *GAT_CONVS, ase=False),
+            contenders=_make_contenders(make_gat_batches_training, *GAT_CONVS, ase=False),
             sizes={"num_nodes": nodes, "num_edges": edges, "batches": steps, "num_heads": 4, "dim_head": 16},
             small={"num_nodes": 100, "num_edges": 400, "batches": 2},
             terms=edges,

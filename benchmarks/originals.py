@@ -16,13 +16,13 @@ from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
-from trigraph.benchmarks.programs import Unavailable
+from trigraph.benchmarks.programs import ContenderUnavailable
 
 VARIABLE = "TRIGRAPH_CLIENTS"
 
 
 @dataclass(frozen=True)
-class Original:
+class OriginalRelease:
     """A release of a project, found in a folder.
 
     The environment variable TRIGRAPH_CLIENTS names the folder with its wheel, or with the unpacked wheel, which
@@ -45,29 +45,29 @@ class Original:
                 return get_path("purelib")
         except PackageNotFoundError:
             pass
-        raise Unavailable(
+        raise ContenderUnavailable(
             f"{self.project} {self.version} is not there: pip download {self.project}=={self.version} --no-deps, "
             f"and name the folder of its wheel in {VARIABLE}"
         )
 
 
-def stand_in(name: str, **contents: Any) -> ModuleType:
+def make_stand_in(name: str, **contents: Any) -> ModuleType:
     """Return a module with these contents, in place of a missing or unwanted one."""
     module = ModuleType(name)
     vars(module).update(contents)
     return module
 
 
-def load(
+def load_modules(
     root: str, packages: Iterable[str], modules: Iterable[str], stand_ins: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[Any]:
     """Import modules from a folder or a wheel.
 
     The ``__init__`` of `packages` (outer ones first) is not run. `stand_ins` has the contents of replaced modules.
     """
-    loaded = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
+    loaded = {name: make_stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:
-        loaded[name] = stand_in(name, __path__=[os.path.join(root, *name.split("."))])
+        loaded[name] = make_stand_in(name, __path__=[os.path.join(root, *name.split("."))])
     tops = {name.partition(".")[0] for name in loaded}
     before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in tops}
     for name in before:

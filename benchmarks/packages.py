@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 
-def fastest(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> float:
+def measure_fastest_call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> float:
     """Return the milliseconds of the fastest of 200 calls."""
     times = []
     for _ in range(200):
@@ -48,8 +48,8 @@ def main(program: str) -> None:
             neighbors = model.neighbors(given[1])
             times: dict[str, Any] = {}
             for _ in range(2):  # only the second round counts
-                times["eager"] = fastest(model.energy_forces_stress, *given, neighbors=neighbors)
-                times["compiled"] = fastest(compiled.energy_forces_stress, *given, neighbors=neighbors)
+                times["eager"] = measure_fastest_call(model.energy_forces_stress, *given, neighbors=neighbors)
+                times["compiled"] = measure_fastest_call(compiled.energy_forces_stress, *given, neighbors=neighbors)
                 result = subprocess.run([program, package, path], capture_output=True, text=True, check=True)
                 times["package from C++"] = float(result.stderr.split()[-2])
             print(name, *(f"{what} {t:.2f} ms ({t / times['eager']:.2f})" for what, t in times.items()), sep="; ")

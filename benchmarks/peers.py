@@ -10,7 +10,7 @@ from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer
 
 
-def pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[str, Peer]:
+def make_pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[str, Peer]:
     """Return PyTorch Geometric's peers, ``make(case, device=...)``, on the CPU and, with the suffix -cuda, on CUDA."""
     requires = "torch", "torch_geometric"
     return {
@@ -19,7 +19,7 @@ def pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[
     }
 
 
-def edge_index(case: Case, device: str) -> Any:
+def list_edge_index(case: Case, device: str) -> Any:
     """Return the sources and destinations of all edges, shape (2, num_positions)."""
     import torch
 
@@ -28,7 +28,7 @@ def edge_index(case: Case, device: str) -> Any:
     return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
 
 
-def by_autograd(case: Case, device: str, forward: Callable[[Case, str], Callable[..., Any]]) -> Call:
+def make_autograd_call(case: Case, device: str, forward: Callable[[Case, str], Callable[..., Any]]) -> Call:
     """Return a call for a workload of one definition: a forward, autograd's backward, and the backward of the latter.
 
     ``forward(case, device)`` returns a function from the definition's inputs to one or several outputs.
@@ -45,7 +45,7 @@ def by_autograd(case: Case, device: str, forward: Callable[[Case, str], Callable
     cotangents = [t[f"grad_{a.name}"] for a in definition.outputs] if len(steps) > 1 else []
     kept = [] if not second else [n for n in fields[1] if f"gg_{n}" not in steps[2].zero]
 
-    def call() -> dict[str, Any]:
+    def compute_all_orders() -> dict[str, Any]:
         with torch.set_grad_enabled(len(steps) > 1):
             out = function(*inputs)
         results = [out if isinstance(out, tuple) else (out,)]
@@ -61,4 +61,4 @@ def by_autograd(case: Case, device: str, forward: Callable[[Case, str], Callable
             for name, value in zip(names, values, strict=True)
         }
 
-    return call
+    return compute_all_orders

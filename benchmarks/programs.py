@@ -10,15 +10,15 @@ Call = Callable[[], dict[str, Any]]
 has to be changed for the comparison, a function that returns one."""
 
 
-class Unavailable(RuntimeError):
+class ContenderUnavailable(RuntimeError):
     """The requirements of a contender are not met on this machine."""
 
 
-def require(*modules: str) -> None:
+def require_modules(*modules: str) -> None:
     """Raise Unavailable unless all modules are installed."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise Unavailable(f"{module} is not installed")
+            raise ContenderUnavailable(f"{module} is not installed")
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Program:
         """The names of the contenders."""
         return tuple(self.contenders)
 
-    def at(self, size: str) -> dict[str, int]:
+    def scale_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, a small or a tiny run."""
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Return a contender ready to run; raise Unavailable if a module that it needs is missing."""
-        require(*self.contenders[name].requires)
+        require_modules(*self.contenders[name].requires)
         return self.contenders[name].make(sizes, dtype)
 
     def about(self, name: str) -> str:

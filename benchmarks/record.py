@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import environment
-from trigraph.benchmarks.run import Options, Result
+from trigraph.benchmarks.run import BenchmarkResult, Options
 from trigraph.benchmarks.workloads import Workload
 
 FORMAT = 3
@@ -21,15 +21,15 @@ PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def write(folder: Path, record: Mapping[str, Any]) -> Path:
+def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     """Write a record to a folder; return the path."""
-    path = folder / f"{stem(record)}.json"
+    path = folder / f"{record_file_stem(record)}.json"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
 
 
-def _operators(workload: Workload, result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
+def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
     """Return the record's entries about a workload of operators."""
     return {
         "steps": [
@@ -43,7 +43,7 @@ def _operators(workload: Workload, result: Result, tops: Mapping[str, float]) ->
     }
 
 
-def _contender(result: Result, name: str) -> dict[str, Any]:
+def _record_contender(result: BenchmarkResult, name: str) -> dict[str, Any]:
     """Return the record's entry about a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
@@ -67,7 +67,7 @@ def _contender(result: Result, name: str) -> dict[str, Any]:
     return entry
 
 
-def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
+def _record_result(result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
     workload = result.workload
     return {
         "workload": workload.name,
@@ -75,17 +75,17 @@ def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
         "summary": workload.summary,
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
-        **(_operators(workload, result, tops) if isinstance(workload, Workload) else {}),
+        **(_record_operators(workload, result, tops) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.other_share,
-        "contenders": {name: _contender(result, name) for name in result.measured},
+        "contenders": {name: _record_contender(result, name) for name in result.measured},
     }
 
 
-def record(
+def make_record(
     options: Options,
     tops: Mapping[str, float],
-    results: Sequence[Result],
+    results: Sequence[BenchmarkResult],
 ) -> dict[str, Any]:
     """Return the record of a run; `tops` has the machine's peak rates.
 
@@ -103,11 +103,11 @@ def record(
         "blas": f"{blas.get('name')} {blas.get('version')}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "ceilings": {"device" if options.device else "host": tops},
-        "results": [_result(r, tops) for r in results],
+        "results": [_record_result(r, tops) for r in results],
     }
 
 
-def stem(record: Mapping[str, Any]) -> str:
+def record_file_stem(record: Mapping[str, Any]) -> str:
     """Return the file name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from trigraph import table
-from trigraph.benchmarks.device import on_device
+from trigraph.benchmarks.device import make_on_device
 from trigraph.benchmarks.device_workloads import DEVICE
-from trigraph.benchmarks.measure import Job, Measurement, alternate
+from trigraph.benchmarks.measure import ContenderJob, Measurement, time_alternately
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.workloads import Step, Workload
@@ -48,7 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchmarkResult:
     """Measurements of a workload, or a program, at one set of sizes.
 
     `load` is the system's load average before and after, `other_share` the share of the processors that other processes
@@ -94,14 +94,16 @@ class Result:
         return nbytes / self.measured[contender].median
 
 
-def find(families: Collection[str] = (), names: Collection[str] = (), device: bool = False) -> list[Workload | Program]:
+def find_workloads(
+    families: Collection[str] = (), names: Collection[str] = (), device: bool = False
+) -> list[Workload | Program]:
     """Return the host's, or the device's, workloads and programs of these families and names (without any: all)."""
     host = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
     workloads = DEVICE if device else host
     return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
 
 
-def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
+def make_operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     """Return a workload of one operator of the table, for all backends on the host except the emulated device.
 
     Sizes default to the family's; num_edges and num_positions default to each other.
@@ -115,7 +117,7 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, backends=("fortran", *DIRECT))
 
 
-def tolerance(dtype: str, terms: int = 0) -> float:
+def peer_tolerance(dtype: str, terms: int = 0) -> float:
     """Return the relative error (2-norm) above which a peer's results count as wrong.
 
     It bounds the rounding of sums. `terms` is their number of terms, which matters above 40,000 if added one by one.
@@ -123,7 +125,7 @@ def tolerance(dtype: str, terms: int = 0) -> float:
     return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
 
-def _processor_seconds() -> tuple[float, float, float]:
+def _read_processor_seconds() -> tuple[float, float, float]:
     """Return total and busy seconds of all processors since boot, and the seconds used by this process tree."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
@@ -134,23 +136,27 @@ def _processor_seconds() -> tuple[float, float, float]:
     return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own
 
 
-def measure_workload(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
+def measure_workload(
+    workload: Workload | Program, options: Options, progress: Progress = lambda _: None
+) -> BenchmarkResult:
     """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
-    sizes, terms = workload.at(options.size), workload.terms if isinstance(workload, Program) else 0
-    both = sizes, workload.at("tiny")
+    sizes, terms = workload.scale_sizes(options.size), workload.terms if isinstance(workload, Program) else 0
+    both = sizes, workload.scale_sizes("tiny")
     jobs = {}
     for name in options.select_contenders(workload):
         make, warm = (partial(workload.prepare, name, s, options.dtype) for s in both)
         if options.device and isinstance(workload, Program):
-            make, warm = partial(on_device, make), partial(on_device, warm)
-        jobs[name] = Job(make, warm, options.device)
-    most = options.repeat, options.threads, tolerance(options.dtype, terms)
-    attempts: list[Result] = []
+            make, warm = partial(make_on_device, make), partial(make_on_device, warm)
+        jobs[name] = ContenderJob(make, warm, options.device)
+    most = options.repeat, options.threads, peer_tolerance(options.dtype, terms)
+    attempts: list[BenchmarkResult] = []
     again = 1 if options.device else ATTEMPTS  # the load of the processors matters little for a device
     while not attempts or (len(attempts) < again and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
-        load, before = os.getloadavg()[0], _processor_seconds()
-        measured = alternate(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
-        total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
+        load, before = os.getloadavg()[0], _read_processor_seconds()
+        measured = time_alternately(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
+        total, busy, own = (b - a for a, b in zip(before, _read_processor_seconds(), strict=True))
         other_share = None if math.isnan(total) else max(0.0, (busy - own) / total)
-        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), other_share))
+        attempts.append(
+            BenchmarkResult(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), other_share)
+        )
     return min(attempts, key=lambda result: result.other_share or 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.peers import by_autograd, edge_index, pyg_peers
+from trigraph.benchmarks.peers import list_edge_index, make_autograd_call, make_pyg_peers
 from trigraph.benchmarks.programs import Call
 from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
@@ -23,17 +23,17 @@ SIZES = {
 OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
-def _csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+def _make_csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
     """Return weights, sources and offsets of the matrix, and its shape; row k of the weights belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
     return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
 
 
-def sparse_product(case: Case) -> Call:
+def make_sparse_product(case: Case) -> Call:
     """Multiply with the sparse matrix of ``scipy.sparse``."""
     from scipy.sparse import csr_matrix
 
-    weight, indices, offsets, shape = _csr(case)
+    weight, indices, offsets, shape = _make_csr(case)
     matrix, x = csr_matrix((weight, indices, offsets), shape=shape), case["embedding"]
     return lambda: {OUT: matrix @ x}
 
@@ -41,7 +41,7 @@ def sparse_product(case: Case) -> Call:
 CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy defines the name
 
 
-def cusparse(case: Case) -> Call:
+def make_cusparse_product(case: Case) -> Call:
     """Multiply with cuSPARSE: CSR_ALG2, row-major dense matrices, and all preparation before the first product.
 
     CuPy's own ``matrix @ dense`` creates descriptors at every call, and copies dense matrices that are in C order.
@@ -50,7 +50,7 @@ def cusparse(case: Case) -> Call:
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cusparse as library
 
-    *arrays, shape = _csr(case)
+    *arrays, shape = _make_csr(case)
     weight, indices, offsets = map(cupy.asarray, arrays)
     x = cupy.asarray(case["embedding"])
     real, dim = (0 if x.dtype == np.float32 else 1), x.shape[1]  # CUDA_R_32F, CUDA_R_64F
@@ -64,18 +64,18 @@ def cusparse(case: Case) -> Call:
     handle = device.get_cusparse_handle()
     call = (handle, plain, plain, one.ctypes.data, matrix, dense[0], zero.ctypes.data, dense[1], real, algorithm)
     buffer = cupy.empty(max(library.spMM_bufferSize(*call), 1), np.int8)
-    _preprocess(call, buffer.data.ptr)
+    _preprocess_product(call, buffer.data.ptr)
 
-    def product() -> dict[str, Any]:
+    def multiply_with_cusparse() -> dict[str, Any]:
         library.spMM(*call, buffer.data.ptr)
         return {OUT: out}
 
     # The objects to which the descriptors point must live as long as the call.
-    product.held = (weight, indices, offsets, x, one, zero)  # type: ignore[attr-defined]
-    return product
+    multiply_with_cusparse.held = (weight, indices, offsets, x, one, zero)  # type: ignore[attr-defined]
+    return multiply_with_cusparse
 
 
-def _preprocess(call: tuple[int, ...], buffer: int) -> None:
+def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
     """Let cuSPARSE analyse the matrix beforehand: CuPy has no function for this, but has loaded the library."""
     for name in ("libcusparse.so.12", "libcusparse.so.11"):
         with contextlib.suppress(OSError, AttributeError):
@@ -88,12 +88,12 @@ def _preprocess(call: tuple[int, ...], buffer: int) -> None:
             return
 
 
-def sparse_convolution(case: Case, device: str) -> Call:
+def make_sparse_convolution(case: Case, device: str) -> Call:
     """Apply SimpleConv to torch's sparse matrix, whose product it uses."""
     import torch
     from torch_geometric.nn import SimpleConv
 
-    weight, indices, offsets, shape = _csr(case)
+    weight, indices, offsets, shape = _make_csr(case)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that its support is in beta
         rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
@@ -102,23 +102,28 @@ def sparse_convolution(case: Case, device: str) -> Call:
     return lambda: {OUT: convolve((x, None), matrix)}
 
 
-def _aggregation(case: Case, device: str) -> Callable[[Any, Any], Any]:
+def _make_edge_aggregate(case: Case, device: str) -> Callable[[Any, Any], Any]:
     """Sum embeddings times weights over the list of edges."""
     from torch_geometric.nn import SimpleConv
 
-    edges, size = edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
+    edges, size = list_edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
     convolve = SimpleConv(aggr="sum")
     return lambda x, weight: convolve((x, None), edges, weight, size)
 
 
 PRODUCTS = {
-    "scipy": Peer(sparse_product, "scipy.sparse.csr_matrix @ dense"),
-    **pyg_peers(sparse_convolution, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"),
+    "scipy": Peer(make_sparse_product, "scipy.sparse.csr_matrix @ dense"),
+    **make_pyg_peers(make_sparse_convolution, "PyTorch Geometric SimpleConv of torch.sparse_csr_tensor", "pyg-sparse"),
     "cusparse": Peer(
-        cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), device=True
+        make_cusparse_product,
+        "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors",
+        ("cupy",),
+        device=True,
     ),
 }
-GATHERS = pyg_peers(partial(by_autograd, forward=_aggregation), "PyTorch Geometric SimpleConv, autograd")
+GATHERS = make_pyg_peers(
+    partial(make_autograd_call, forward=_make_edge_aggregate), "PyTorch Geometric SimpleConv, autograd"
+)
 FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(
     name="weighted-sum",
@@ -130,7 +135,7 @@ UNIFORM = Workload(
 )
 WORKLOADS = (
     UNIFORM,
-    UNIFORM.on_power_law(),
+    UNIFORM.with_power_law_graph(),
     Workload(
         name="weighted-sum-backward",
         family="weighted",

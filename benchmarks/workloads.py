@@ -10,11 +10,11 @@ import numpy as np
 from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
-from trigraph.benchmarks.programs import Call, require
+from trigraph.benchmarks.programs import Call, require_modules
 from trigraph.checks import choice_number, evaluate_shape
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
-from trigraph.verification.cases import draw
+from trigraph.verification.cases import draw_arrays
 
 TINY = 16  # number of entities in the tiny run, which loads libraries
 
@@ -79,7 +79,7 @@ class Workload:
         peers = (name for name, peer in self.peers.items() if peer.device == ("gpu" in self.backends))
         return (*self.backends, *peers)
 
-    def at(self, size: str) -> dict[str, int]:
+    def scale_sizes(self, size: str) -> dict[str, int]:
         """Return the sizes of a full, small or tiny run, which differ in entities (edges, nodes), not in widths."""
         entities = [n for n in self.sizes if size != "full" and SYMBOLS[n].minimum == 0]
         fewer = {
@@ -90,7 +90,7 @@ class Workload:
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
         """Build the inputs; return a contender ready to run; raise Unavailable if a module that it needs is missing."""
         peer = self.peers.get(name)
-        require(*(peer.requires if peer else ()))
+        require_modules(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
         case = convert_indices(case, np.int32) if name == "gpu" else case  # as in layers
         return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
@@ -103,7 +103,7 @@ class Workload:
         """Return whether users run a contender without trigraph."""
         return name in self.peers
 
-    def on_power_law(self) -> "Workload":
+    def with_power_law_graph(self) -> "Workload":
         """Return the same workload on a graph whose degrees follow a power law."""
         summary = "the same on a graph whose degrees follow a power law"
         return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")
@@ -124,23 +124,23 @@ class Workload:
         """Return sizes, has_<optional input>, and numbers of choices: everything on which shapes depend."""
         bindings = dict(sizes)
         for spec in self.definitions:
-            bindings |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
+            bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional}
             choices = (a for a in spec.attributes if a.choices)
             bindings |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
         return bindings
 
-    def absent(self, name: str) -> bool:
+    def is_absent(self, name: str) -> bool:
         """Return whether an input or graph object, or the cotangent of an input, is left out."""
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
         """Return the input arrays of a step, without results of fwd, which come from an earlier step or are omitted."""
         inputs = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.from_steps))
-        return tuple(a for a in inputs if not self.absent(a.name))
+        return tuple(a for a in inputs if not self.is_absent(a.name))
 
     def fields(self, step: Step) -> tuple[Array, ...]:
         """Return the arrays that a step returns with these settings."""
-        values = {a.name: None if self.absent(a.name) else a for a in step.op.definition.inputs}
+        values = {a.name: None if self.is_absent(a.name) else a for a in step.op.definition.inputs}
         returned = step.op.list_returned(values, self.bound({}))
         return tuple(f for f in step.fields if f in returned)
 
@@ -178,26 +178,26 @@ def _draw_arrays(
 
     At much smaller distances PyTorch Geometric's closed forms of spherical Bessel functions lose all digits in float32.
     """
-    arrays = draw(wanted, sizes, dtype, rng)
+    arrays = draw_arrays(wanted, sizes, dtype, rng)
     near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
     return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
 
 
-def _attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _list_attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return attributes: the given sizes, and settings or defaults of choices and numbers."""
     return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
-def _graphs(op: Operator, case: Case) -> dict[str, Any]:
+def _select_graphs(op: Operator, case: Case) -> dict[str, Any]:
     """Return the graph objects of an operator."""
     return {a.name: case.graphs[a.name] for a in op.graph.arguments} if op.graph else {}
 
 
-def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
+def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
     """Redraw rows until no value is so close to a kink that rounding could change its side."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        keywords = _attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _graphs(forward, case)
+        keywords = _list_attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(forward, case)
         for kink in spec.kinks:
             key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
@@ -227,24 +227,24 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
     wanted: dict[str, Array] = {}
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.absent(a.name))
+        inputs = (a for a in spec.inputs if a.name not in from_fwd and not workload.is_absent(a.name))
         wanted |= {workload.key(forward, a.name): a for a in inputs}
     wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
     case = Case(workload, dict(sizes), _draw_arrays(wanted, bindings, dtype.name, rng), graphs)
-    _clear_kinks(workload, case, wanted, rng)
+    _redraw_near_kinks(workload, case, wanted, rng)
     return case
 
 
 def convert_indices(case: Case, dtype: Any) -> Case:
     """Return a case whose graphs have indices of another dtype."""
 
-    def changed(graph: Any) -> Any:
+    def convert_graph(graph: Any) -> Any:
         if graph is None:
             return None
         make, arguments = graph.__reduce__()
         return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
 
-    return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})
+    return replace(case, graphs={n: convert_graph(graph) for n, graph in case.graphs.items()})
 
 
 def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
@@ -260,11 +260,11 @@ def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
     for step in workload.steps:
         keys = {a.name: workload.key(step.op, a.name) for a in step.op.arguments}
         values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
-        values |= _attributes(workload, step.op, case.sizes) | _graphs(step.op, case)
+        values |= _list_attributes(workload, step.op, case.sizes) | _select_graphs(step.op, case)
         values |= {"wrt": step.wrt} if step.op.selective else {}
         calls.append((step, FUNCTIONS[step.operator], values))
 
-    def call() -> dict[str, Any]:
+    def run_front_door_steps() -> dict[str, Any]:
         results: dict[str, Any] = {}
         for step, function, values in calls:
             result = function(**values | {n: results[source] for n, source in step.from_steps.items()}, backend=backend)
@@ -272,4 +272,4 @@ def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
                 results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
         return {n: value for n, value in results.items() if n not in between}
 
-    return call
+    return run_front_door_steps

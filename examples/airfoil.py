@@ -34,7 +34,7 @@ torch.manual_seed(0)
 # triangulation whose three sides are edges of the file. Linear finite elements on this mesh give the training data.
 
 
-class Mesh:
+class TriangleMesh:
     """Linear finite elements on triangles, with u = 0 on the boundary."""
 
     def __init__(self, grid):
@@ -64,8 +64,8 @@ with np.load(str(files("trigraph.verification") / "data" / "airfoil.npz")) as da
     joined = sparse.csr_matrix((np.ones(len(data["indices"]), bool), data["indices"], data["offsets"])).toarray()
 triangles = Delaunay(points).simplices
 triangles = triangles[joined[triangles, np.roll(triangles, 1, axis=1)].all(axis=1)]
-mesh = Mesh(Triangulation(*points.T, triangles))
-fine = Mesh(UniformTriRefiner(mesh.grid).refine_triangulation(subdiv=1))
+mesh = TriangleMesh(Triangulation(*points.T, triangles))
+fine = TriangleMesh(UniformTriRefiner(mesh.grid).refine_triangulation(subdiv=1))
 edge = points[mesh.boundary]
 airfoil = cKDTree(edge[np.linalg.norm(edge, axis=1) < RADIUS / 2])
 print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle was cut into four")
@@ -76,7 +76,7 @@ print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle wa
 # Each ``f`` is a sum of three random bumps, which can be evaluated at any points.
 
 
-class Bumps:
+class RandomBumps:
     """Random functions f."""
 
     def __init__(self, number):
@@ -84,7 +84,7 @@ class Bumps:
         self.centers = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2)
         self.widths, self.heights = rng.uniform(1, 2.5, (number, 3)), rng.standard_normal((number, 3))
 
-    def at(self, points):
+    def evaluate_at(self, points):
         """Return the values at points, shape (number, points)."""
         squares = ((points[:, None, None] - self.centers) ** 2).sum(axis=3)
         return (self.heights * np.exp(-squares / (2 * self.widths**2))).sum(axis=2).T
@@ -98,7 +98,7 @@ class Bumps:
 # depends on the mesh.
 
 
-class Solver(torch.nn.Module):
+class KernelSolver(torch.nn.Module):
     """u = distance to the boundary times the integral of kernel and f."""
 
     def __init__(self, scale):
@@ -106,24 +106,27 @@ class Solver(torch.nn.Module):
         self.scale = scale
         self.layer = GNOLayer(1, 1, 10, HIDDEN, bias=False)  # edges have 10 coordinates
 
-    def distances(self, points):
+    def distances_to_boundary(self, points):
         """Return the distances to the circle and to the airfoil."""
         return (RADIUS - np.linalg.norm(points, axis=1)).clip(0), airfoil.query(points)[0]
 
-    def edges(self, at, points):
+    def connect_points(self, at, points):
         """Return the graph from every node to every point where u is computed, and the coordinates of its edges."""
         dst, src = np.divmod(np.arange(len(at) * len(points)), len(points))
         far = np.linalg.norm(at[dst] - points[src], axis=1) / RADIUS
         pairs = [at[dst].T / RADIUS, points[src].T / RADIUS, [far, np.log(far + 0.06)]]
-        pairs += [np.stack(self.distances(at))[:, dst] / RADIUS, np.stack(self.distances(points))[:, src] / RADIUS]
+        pairs += [
+            np.stack(self.distances_to_boundary(at))[:, dst] / RADIUS,
+            np.stack(self.distances_to_boundary(points))[:, src] / RADIUS,
+        ]
         coords = torch.tensor(np.concatenate(pairs).T, dtype=torch.float32)
         return trigraph.CSC.from_coo(src, dst, len(points), len(at)), coords
 
     def forward(self, mesh, f, nodes):
         """Return u (functions, nodes) at some nodes of a mesh, for f (functions, all nodes)."""
         at = mesh.points[nodes]
-        graph, coords = self.edges(at, mesh.points)
-        circle, profile = self.distances(at)
+        graph, coords = self.connect_points(at, mesh.points)
+        circle, profile = self.distances_to_boundary(at)
         factor = torch.tensor(circle * profile / (circle + profile + 1e-9), dtype=torch.float32)
         integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # of f around each node
         terms = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
@@ -135,9 +138,9 @@ class Solver(torch.nn.Module):
 # ---------------------------
 # Each step fits ``u`` for four of the functions at 80 random nodes. The loss is the square of the relative error.
 
-f = Bumps(200).at(mesh.points)
+f = RandomBumps(200).evaluate_at(mesh.points)
 u = mesh.solve(f)
-solver = Solver(float(u.std()))
+solver = KernelSolver(float(u.std()))
 optimizer = torch.optim.Adam(solver.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=STEPS)
 course = []
@@ -156,12 +159,12 @@ for _ in range(STEPS):
 # ---------------------------------
 # The same layer now solves for functions that it has not seen, on the coarse mesh and on the finer one.
 
-test_bumps, errors = Bumps(TESTS), []
+test_bumps, errors = RandomBumps(TESTS), []
 for where in (mesh, fine):
-    expected = where.solve(test_bumps.at(where.points))
+    expected = where.solve(test_bumps.evaluate_at(where.points))
     pieces = np.array_split(np.arange(len(where.points)), 8)
     with torch.no_grad():
-        got = torch.cat([solver(where, test_bumps.at(where.points), piece) for piece in pieces], dim=1).numpy()
+        got = torch.cat([solver(where, test_bumps.evaluate_at(where.points), piece) for piece in pieces], dim=1).numpy()
     errors.append(np.sqrt(((got - expected) ** 2 @ where.area).sum() / (expected**2 @ where.area).sum()))
     print(f"{len(where.points)} nodes: relative error {errors[-1]:.3f}")
 assert max(errors) < 0.5  # u = 0 has the error 1

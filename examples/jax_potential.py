@@ -16,7 +16,7 @@ from trigraph import CSC, EdgeGraph
 S, R, C, M, CUTOFF = 4, 3, 5, 4, 3.0
 
 
-def parameters(key):
+def draw_weights(key):
     """Return random weights of the potential."""
     k = jax.random.split(key, 3)
     return {
@@ -27,7 +27,7 @@ def parameters(key):
     }
 
 
-def energy(positions, params, graph):
+def compute_energy(positions, params, graph):
     """Return the sum over edges of a network of their embedding and of the sum over adjacent edges."""
     vec = positions[graph.src] - positions[graph.dst]
     basis = tj.radial_basis(jnp.sqrt((vec * vec).sum(1)) / CUTOFF, params["freq"], S)
@@ -36,23 +36,23 @@ def energy(positions, params, graph):
     return (jnp.tanh(x) @ params["out"]).sum()
 
 
-def gno_layer(params, features, coords, graph, width):
+def apply_gno_layer(params, features, coords, graph, width):
     """Return one layer of a graph neural operator: messages with a kernel of the edge, and a linear part."""
     message = tj.gno_message(features, coords, params["kernel"], graph, features.shape[1], width)
     return jax.nn.gelu(message + features @ params["linear"])
 
 
-def potential():
+def check_potential_derivatives():
     """Compute forces and a Hessian, and check them."""
     rng = np.random.default_rng(0)
     positions = np.array([[i, j, k] for i in range(2) for j in range(2) for k in range(2)]) * 1.5
     positions += 0.1 * rng.normal(size=positions.shape)
     graph = EdgeGraph.from_positions(positions, CUTOFF).graph
-    params, positions = parameters(jax.random.key(0)), jnp.asarray(positions)
+    params, positions = draw_weights(jax.random.key(0)), jnp.asarray(positions)
 
-    forces = jax.jit(lambda x, p, g: -jax.grad(energy)(x, p, g))  # the graph is an argument like any pytree
+    forces = jax.jit(lambda x, p, g: -jax.grad(compute_energy)(x, p, g))  # the graph is an argument like any pytree
     f = forces(positions, params, graph)
-    hessian = jax.jit(jax.hessian(energy))(positions, params, graph).reshape(f.size, f.size)
+    hessian = jax.jit(jax.hessian(compute_energy))(positions, params, graph).reshape(f.size, f.size)
     step = 1e-5 * jnp.asarray(rng.normal(size=f.shape))
     change = forces(positions + step, params, graph) - forces(positions - step, params, graph)
     error = jnp.abs(change.ravel() / 2 + hessian @ step.ravel()).max() / jnp.abs(change).max()
@@ -62,7 +62,7 @@ def potential():
     assert jnp.allclose(hessian, hessian.T, atol=1e-10)
 
 
-def operator_layer():
+def fit_operator_layer():
     """Fit a layer to a function of the neighbours, with gradient descent in one compiled loop."""
     rng = np.random.default_rng(1)
     points, width, hidden = rng.uniform(size=(30, 2)), 3, 8
@@ -73,18 +73,18 @@ def operator_layer():
     number = hidden * (2 + 1 + 2 * width) + 2 * width
     params = {"kernel": jnp.asarray(rng.normal(size=number)) / 4, "linear": jnp.zeros((2, width))}
 
-    def loss(p):
-        return ((gno_layer(p, features, coords, graph, width) - target) ** 2).mean()
+    def squared_error(p):
+        return ((apply_gno_layer(p, features, coords, graph, width) - target) ** 2).mean()
 
-    def step(p, _):
-        value, gradient = jax.value_and_grad(loss)(p)
+    def descend_gradient(p, _):
+        value, gradient = jax.value_and_grad(squared_error)(p)
         return jax.tree.map(lambda w, g: w - 0.02 * g, p, gradient), value
 
-    _, losses = jax.jit(lambda p: jax.lax.scan(step, p, None, length=200))(params)
+    _, losses = jax.jit(lambda p: jax.lax.scan(descend_gradient, p, None, length=200))(params)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     assert losses[-1] < losses[0] / 2
 
 
 if __name__ == "__main__":
-    potential()
-    operator_layer()
+    check_potential_derivatives()
+    fit_operator_layer()

@@ -41,7 +41,7 @@ x = torch.eye(len(club))
 # prevents overfitting to the two known members.
 
 
-class Model(torch.nn.Module):
+class AttentionModel(torch.nn.Module):
     """Three layers of attention that return a score of each side for every member."""
 
     def __init__(self, num_members, width=8, heads=4):
@@ -57,7 +57,7 @@ class Model(torch.nn.Module):
         return self.third(elu(self.second(x, graph, edge_attr)), graph, edge_attr)
 
 
-model = Model(len(club))
+model = AttentionModel(len(club))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-3)
 for _ in range(STEPS):
     loss = cross_entropy(model(x)[KNOWN], side[KNOWN])

@@ -14,7 +14,7 @@ A function gets the operator's arguments by keyword, as NumPy arrays, and return
 import numpy as np
 
 
-def network(params, d, f_in, f_out):
+def unpack_network(params, d, f_in, f_out):
     """Unpack U | b_u | V | b_v, each column-major."""
     f = f_in * f_out
     hidden = (params.size - f) // (d + 1 + f)
@@ -24,7 +24,7 @@ def network(params, d, f_in, f_out):
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
     """Return the vector-Jacobian product of kernel = V relu(U dx + b_u) + b_v, edge by edge."""
-    U, b_u, V = network(params, coords.shape[1], f_in, f_out)
+    U, b_u, V = unpack_network(params, coords.shape[1], f_in, f_out)
     grad_coords = np.zeros_like(coords)
     dU, db_u, dV = np.zeros_like(U), np.zeros_like(b_u), np.zeros_like(V)
     for e, (dx, g) in enumerate(zip(coords, grad_kernel, strict=True)):
@@ -42,5 +42,5 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
 def forgets_the_mask(grad_kernel, coords, params, f_in, f_out):
     """Return the same with s = V^T g everywhere, which is right only if all hidden units are active."""
     fields = gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
-    U, _, V = network(params, coords.shape[1], f_in, f_out)
+    U, _, V = unpack_network(params, coords.shape[1], f_in, f_out)
     return fields | {"coords": grad_kernel @ V @ U}

@@ -47,14 +47,17 @@ def make_batch(kind):
         atoms.calc = EMT()
         structures.append(atoms)
     z = torch.tensor(np.concatenate([a.numbers for a in structures]))
-    pos, forces = tensor([a.positions for a in structures]), tensor([a.get_forces() for a in structures])
-    cell = None if kind == "cluster" else tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
+    pos, forces = (
+        make_batch_tensor([a.positions for a in structures]),
+        make_batch_tensor([a.get_forces() for a in structures]),
+    )
+    cell = None if kind == "cluster" else make_batch_tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
     neighbors = model.neighbors(pos, torch.arange(4).repeat_interleave(len(pos) // 4), cell)
     energy = torch.tensor([a.get_potential_energy() for a in structures], dtype=torch.float32)
     return structures, (z, pos), {"cell": cell, "neighbors": neighbors}, energy, forces
 
 
-def tensor(arrays):
+def make_batch_tensor(arrays):
     """Return arrays of structures as one tensor of their batch."""
     return torch.tensor(np.concatenate(arrays), dtype=torch.float32)
 
@@ -70,7 +73,7 @@ held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
 # the model are exact, and ``create_graph=True`` makes them differentiable.
 
 
-def emt_column(atoms, direction, step=0.01):
+def emt_hessian_column(atoms, direction, step=0.01):
     """Return the Hessian of EMT times a direction, by central differences of forces."""
     forces = []
     for sign in (-1, 1):
@@ -81,7 +84,7 @@ def emt_column(atoms, direction, step=0.01):
     return (forces[0] - forces[1]) / (2 * step)
 
 
-def unit(atoms, atom, axis):
+def unit_displacement(atoms, atom, axis):
     """Return the displacement of one atom along one axis."""
     direction = np.zeros((len(atoms), 3))
     direction[atom, axis] = 1.0
@@ -98,13 +101,13 @@ def compute_force_loss(batch):
 def compute_column_loss(batch):
     """Return the mean square error of a random column of each structure's Hessian."""
     structures, (z, pos), periodic, *_ = batch
-    directions = [unit(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
-    expected = tensor([emt_column(*pair) for pair in zip(structures, directions, strict=True)])
-    found = model.hessian_vector_product(z, pos, tensor(directions), **periodic, create_graph=True)
+    directions = [unit_displacement(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
+    expected = make_batch_tensor([emt_hessian_column(*pair) for pair in zip(structures, directions, strict=True)])
+    found = model.hessian_vector_product(z, pos, make_batch_tensor(directions), **periodic, create_graph=True)
     return (found - expected).square().mean()
 
 
-def train(steps, rate, weight):
+def train_model(steps, rate, weight):
     """Take steps on forces of clusters and, if `weight` is not zero, on columns of crystals."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -130,18 +133,23 @@ alloy.numbers[0] = 79
 CRYSTALS = {"Cu": (bulk("Cu", a=3.59), COPPER, "GXWKGL"), "Cu₃Au": (alloy, ALLOY, "GXMGR")}
 
 
-def emt_rows(supercell, atoms):
+def emt_hessian_rows(supercell, atoms):
     """Return rows of EMT's Hessian."""
-    return np.array([[emt_column(supercell, unit(supercell, atom, axis)) for axis in range(3)] for atom in atoms])
+    return np.array(
+        [
+            [emt_hessian_column(supercell, unit_displacement(supercell, atom, axis)) for axis in range(3)]
+            for atom in atoms
+        ]
+    )
 
 
-def model_rows(supercell, atoms):
+def model_hessian_rows(supercell, atoms):
     """Return rows of the model's Hessian."""
     z, pos, cell = map(torch.tensor, (supercell.numbers, supercell.positions, supercell.cell.array))
     return copy.deepcopy(model).double().hessian(z, pos, cell=cell, atoms=atoms).numpy()
 
 
-def frequencies(rows_of, primitive, repeats, path):
+def phonon_frequencies(rows_of, primitive, repeats, path):
     """Return the frequencies in THz at each wave vector of a path."""
     supercell, size = primitive.repeat(repeats), 3 * len(primitive)
     rows = rows_of(supercell, range(len(primitive)))
@@ -161,13 +169,13 @@ def frequencies(rows_of, primitive, repeats, path):
     return 1000 * units.fs / (2 * np.pi) * np.array(result)
 
 
-expected = {name: frequencies(emt_rows, *crystal) for name, crystal in CRYSTALS.items()}
+expected = {name: phonon_frequencies(emt_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
 assert min(each.min() for each in expected.values()) > -0.05  # both crystals are stable by EMT
 
 
-def report(title):
+def report_errors(title):
     """Print root mean square errors; return the frequencies of both crystals and their errors."""
-    found = {name: frequencies(model_rows, *crystal) for name, crystal in CRYSTALS.items()}
+    found = {name: phonon_frequencies(model_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
     errors = {name: np.sqrt(np.square(found[name] - expected[name]).mean()) for name in CRYSTALS}
     text = [f"{name} {error:.3f} THz" for name, error in errors.items()]
     for kind, (_, atoms, periodic, _, forces) in held_out.items():
@@ -183,14 +191,14 @@ def report(title):
 # For comparison, the model is also trained for the same number of steps without columns. The clusters stay in the loss,
 # so that the model does not forget them.
 
-train(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
-before, errors = report("trained on forces")
+train_model(EPOCHS * BATCHES, rate=4e-3, weight=0.0)
+before, errors = report_errors("trained on forces")
 trained = copy.deepcopy(model.state_dict())
-train(STEPS, rate=3e-3, weight=0.0)
-report("more steps without columns")
+train_model(STEPS, rate=3e-3, weight=0.0)
+report_errors("more steps without columns")
 model.load_state_dict(trained)
-train(STEPS, rate=3e-3, weight=0.5)
-after, tuned = report("steps with columns")
+train_model(STEPS, rate=3e-3, weight=0.5)
+after, tuned = report_errors("steps with columns")
 for name in CRYSTALS:
     print(f"{name}: the error of frequencies fell by a factor of {errors[name] / tuned[name]:.1f}")
     assert errors[name] > FACTOR * tuned[name]

@@ -6,7 +6,7 @@ Verify one: ``trigraph verify --implementation torch_forwards:gatconv --operator
 import torch
 from torch_geometric.nn import GATConv
 
-from trigraph.benchmarks.gemnet import mattergen_layers
+from trigraph.benchmarks.gemnet import load_mattergen_layers
 
 
 def ends(graph):
@@ -61,7 +61,7 @@ def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
     sorted_numbers = torch.cat([edge[:0], *(torch.arange(n) for n in lengths)])
     number = sorted_numbers[edge.argsort(stable=True).argsort()]
     padded = sph.new_zeros(len(rad_W1), max(lengths.tolist(), default=0), sph.shape[1])
-    layer = mattergen_layers()[0].EfficientInteractionBilinear(weight.shape[1] // width, width, len(weight))
+    layer = load_mattergen_layers()[0].EfficientInteractionBilinear(weight.shape[1] // width, width, len(weight))
     basis = (rad_W1, padded.index_put((edge, number), sph).transpose(1, 2))
     rows = m if idx_in is None else m[torch.tensor(idx_in.index).long()]
     parameters = {"weight": weight.view(len(weight), width, -1).permute(2, 1, 0)}

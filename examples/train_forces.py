@@ -83,33 +83,36 @@ train, held_out = batches[: first // BATCH], batches[first // BATCH :]
 # ``create_graph=True`` makes the forces differentiable with respect to the parameters.
 
 
-def results(batch, create_graph=False):
+def compute_energies_and_forces(batch, create_graph=False):
     """Return energies per atom and forces of the model."""
     z, pos, cell, neighbors, size, *_ = batch
     computed = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph)
     return computed.energy / size, computed.forces
 
 
-def errors():
+def compute_errors():
     """Return the root mean square errors of held-out energies (meV/atom) and force components (meV/Å)."""
-    pairs = [(results(batch), batch[-2:]) for batch in held_out]
+    pairs = [(compute_energies_and_forces(batch), batch[-2:]) for batch in held_out]
     differences = [torch.cat([(got[k] - expected[k]).flatten() for got, expected in pairs]) for k in (0, 1)]
     return [1000 * d.square().mean().sqrt().item() for d in differences]
 
 
 optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
-history = [errors()]
+history = [compute_errors()]
 for _ in range(EPOCHS):
     for i in torch.randperm(len(train)).tolist():
-        (energy, forces), (energy_true, forces_true) = results(train[i], create_graph=True), train[i][-2:]
+        (energy, forces), (energy_true, forces_true) = (
+            compute_energies_and_forces(train[i], create_graph=True),
+            train[i][-2:],
+        )
         loss = (energy - energy_true).square().mean() + (forces - forces_true).square().mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
     schedule.step()
-    history.append(errors())
+    history.append(compute_errors())
 print("held-out structures, before and after training:")
 print(f"energy {history[0][0]:.1f} and {history[-1][0]:.1f} meV/atom")
 print(f"forces {history[0][1]:.0f} and {history[-1][1]:.0f} meV/Å")
@@ -119,7 +122,7 @@ assert history[-1][1] < history[0][1]
 # Parity
 # ------
 
-forces = torch.cat([results(batch)[1] for batch in held_out]).flatten()
+forces = torch.cat([compute_energies_and_forces(batch)[1] for batch in held_out]).flatten()
 forces_true = torch.cat([batch[-1] for batch in held_out]).flatten()
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
 left.axline((0, 0), slope=1, color="0.6", linewidth=1)

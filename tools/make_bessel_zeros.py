@@ -29,7 +29,7 @@ def spherical_bessel(order: int, x: Decimal) -> Decimal:
     return total
 
 
-def zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
+def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
     """Return the zero of j_l in an interval that has one, by bisection and then by Newton's method."""
     sign = spherical_bessel(order, low) > 0
     for _ in range(8):
@@ -42,14 +42,14 @@ def zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
     return x
 
 
-def tables() -> dict[str, Table]:
+def compute_zero_tables() -> dict[str, Table]:
     """Return zeros and norms by order; each zero lies between two neighbouring zeros of the order below."""
     with localcontext() as context:
         context.prec = 110  # terms of the series reach 1e33, so 77 digits are left
         below = [Decimal(math.pi) * (2 * k - 1) / 2 for k in range(1, ZEROS + ORDERS + 1)]  # zeros of cos(x)/x
         zeros, norms = [], []
         for order in range(ORDERS):
-            below = [zero_between(order, *ends) for ends in pairwise(below)]
+            below = [find_zero_between(order, *ends) for ends in pairwise(below)]
             zeros.append(below[:ZEROS])
             norms.append([Decimal(2).sqrt() / abs(spherical_bessel(order + 1, z)) for z in zeros[-1]])
     return {"bessel_zeros": zeros, "bessel_norms": norms}
@@ -60,14 +60,14 @@ def round_decimal(value: Decimal, digits: int) -> str:
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 
-def fortran(name: str, table: Table) -> str:
+def write_fortran_table(name: str, table: Table) -> str:
     """Return the table as a constant of kind qp, one column for each order."""
     values = ", &\n        & ".join(round_decimal(v, 36) + "_qp" for row in table for v in row)
     shape = f"[{ZEROS}, {ORDERS}]"
     return f"    real(qp), parameter :: {name}({ZEROS}, 0:{ORDERS - 1}) = reshape([ &\n        & {values}], {shape})\n"
 
 
-def cuda(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
+def write_cuda_table(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
     """Return the table as constant memory, one row for each order."""
     rows = ["    {" + ",\n     ".join(round_decimal(v, digits) + suffix for v in row) + "}" for row in table]
     return f"__constant__ {kind} {name}_{kind}[{ORDERS}][{ZEROS}] = {{\n" + ",\n".join(rows) + "};\n"
@@ -78,11 +78,11 @@ def main() -> None:
     language, out = sys.argv[1:]
     text = "! {}: column l, row k.\n" if language == "fortran" else "// {}: row l, column k.\n#pragma once\n"
     text = text.format("Written by tools/make_bessel_zeros.py")
-    for name, table in tables().items():
+    for name, table in compute_zero_tables().items():
         if language == "fortran":
-            text += fortran(name, table)
+            text += write_fortran_table(name, table)
         else:
-            text += cuda(name, table, "float", 9, "f") + cuda(name, table, "double", 17, "")
+            text += write_cuda_table(name, table, "float", 9, "f") + write_cuda_table(name, table, "double", 17, "")
     Path(out).write_text(text, encoding="utf-8")
 
 

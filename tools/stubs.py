@@ -34,12 +34,12 @@ BACKEND = "_Backend: TypeAlias = Literal[" + ", ".join(f'"{backend}"' for backen
 NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"
 
 
-def _literal(value: object) -> str:
+def _write_literal(value: object) -> str:
     """Return a value as source code, with strings in double quotes."""
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
+def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
     """Return one line of a signature; an array that may be None has that default if it may be left out."""
     optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "backend": "_Backend"}
     if name in optional:
@@ -57,22 +57,22 @@ def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
     attribute = next(a for a in op.attributes if a.name == name)
     kind = "float" if attribute.real else "SupportsIndex"
     if attribute.choices:
-        kind = f"Literal[{', '.join(map(_literal, attribute.choices))}]"
-    default = "" if attribute.required else f" = {_literal(attribute.default)}"
+        kind = f"Literal[{', '.join(map(_write_literal, attribute.choices))}]"
+    default = "" if attribute.required else f" = {_write_literal(attribute.default)}"
     return f"    {name}: {kind}{default},\n"
 
 
-def _signature(op: Operator, fields: str, keywords: str) -> str:
+def _write_signature(op: Operator, fields: str, keywords: str) -> str:
     """Return the head of a function whose parameters from `keywords` on are optional keywords."""
     text, star = f"def {op.name}(\n", False
     for name in public_signature(op).parameters:
         if name == keywords:
             text, star = text + "    *,\n", True
-        text += _parameter(name, op, fields, star)
+        text += _write_parameter(name, op, fields, star)
     return f"{text}) -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:"
 
 
-def _field_names(op: Operator) -> tuple[str, str]:
+def _write_field_name_type(op: Operator) -> tuple[str, str]:
     """Return the name of the type of an operator's field names, and its definition."""
     name = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
@@ -80,27 +80,27 @@ def _field_names(op: Operator) -> tuple[str, str]:
     return name, f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
 
 
-def _body(text: str) -> str:
+def _write_body(text: str) -> str:
     """Return the body of a function that consists of a docstring."""
     return textwrap.indent(f'"""{text}\n"""\n\n', "    ", lambda line: bool(line.strip()))
 
 
-def _all(names: Iterable[str]) -> str:
+def _write_all(names: Iterable[str]) -> str:
     """Return the list of public names."""
     return "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n\n"
 
 
-def _function(op: Operator) -> str:
+def _write_operator_stub(op: Operator) -> str:
     """Return the stub of one operator; if arrays may be left out, it has two overloads, one of them with keywords."""
-    fields, alias = _field_names(op)
-    positional = f"{_signature(op, fields, 'out')}\n{_body(docstring(op))}"
+    fields, alias = _write_field_name_type(op)
+    positional = f"{_write_signature(op, fields, 'out')}\n{_write_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
     if left_out is None:
         return f"{alias}\n\n{positional}"
-    return f"{alias}\n\n@overload\n{_signature(op, fields, left_out)} ...\n@overload\n{positional}"
+    return f"{alias}\n\n@overload\n{_write_signature(op, fields, left_out)} ...\n@overload\n{positional}"
 
 
-def _imports() -> tuple[list[str], list[str]]:
+def _list_imports() -> tuple[list[str], list[str]]:
     """Return the public names of the package, and the lines that import those that are not operators."""
     tree = ast.parse((ROOT / "src" / "trigraph" / "__init__.py").read_text())
     values: dict[str, Any] = {
@@ -118,26 +118,26 @@ def _imports() -> tuple[list[str], list[str]]:
                 for a in node.names
                 if a.name in public and a.name not in OVER_FORMS
             ]
-    return [*public, *NAMED], sorted([*lines, _result_types()])
+    return [*public, *NAMED], sorted([*lines, _write_result_imports()])
 
 
-def _result_types() -> str:
+def _write_result_imports() -> str:
     """Return the line that imports the types of results."""
     classes = sorted(result_type(op.name).__name__ for op in (NAMED | OVER_FORMS).values() if not op.single)
     return "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n"
 
 
-def _package() -> str:
+def _write_package_stub() -> str:
     """Return the stub of ``__init__.py``."""
-    public, imports = _imports()
+    public, imports = _list_imports()
     names = sorted(public, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
-    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _all(names) + ARRAY + BACKEND
-    return text + "".join(_function(op) for op in (NAMED | OVER_FORMS).values()).rstrip("\n") + "\n"
+    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _write_all(names) + ARRAY + BACKEND
+    return text + "".join(_write_operator_stub(op) for op in (NAMED | OVER_FORMS).values()).rstrip("\n") + "\n"
 
 
-def _results() -> str:
+def _write_results_stub() -> str:
     """Return the stub of ``results.py``."""
     text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\n"
     text += NUMPY + ARRAY + "\n"
@@ -152,7 +152,7 @@ def _results() -> str:
     return text.rstrip("\n") + "\n"
 
 
-def _torch() -> str:
+def _write_torch_stub() -> str:
     """Return the stub of ``torch/__init__.py``: one function for each definition, tensors in place of arrays."""
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
@@ -160,7 +160,7 @@ def _torch() -> str:
     text += "from trigraph.torch.conversion import convert as convert\n"
     text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
     text += (
-        _all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"]))
+        _write_all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"]))
         + BACKEND
     )
     for name in (*(spec.name for spec in DEFINITIONS), "basis_embedding"):
@@ -171,14 +171,14 @@ def _torch() -> str:
             text += "".join(f"    {f.name}: Tensor{' | None' if f.when else ''}\n" for f in op.fields) + "\n"
         text += f"def {name}(\n"
         for parameter in public_signature(op).parameters:
-            line = _parameter(parameter, op, "str", False)
+            line = _write_parameter(parameter, op, "str", False)
             line = line.replace("NDArray[Any]", "Tensor").replace("_A", "Tensor")
             text += ("    *,\n" if parameter == "out" else "") + line
-        text += f") -> {result}:\n{_body(torch_docstring(op))}"
+        text += f") -> {result}:\n{_write_body(torch_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 
-def _distributed() -> str:
+def _write_distributed_stub() -> str:
     """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
@@ -186,9 +186,9 @@ def _distributed() -> str:
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += _result_types() + "\n" + ARRAY + BACKEND
+    text += _write_result_imports() + "\n" + ARRAY + BACKEND
     for name, op in OPERATORS.items():
-        fields, alias = _field_names(op)
+        fields, alias = _write_field_name_type(op)
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
         text += f"{alias}\n\ndef {name}(\n"
         for parameter in distributed_signature(op).parameters:
@@ -199,17 +199,17 @@ def _distributed() -> str:
             elif parameter in graphs:
                 text += f"    {parameter}: Partition{graphs[parameter]},\n"
             else:
-                text += _parameter(parameter, op, fields, False)
+                text += _write_parameter(parameter, op, fields, False)
         result = "_A" if op.single else f"{result_type(op.name).__name__}[_A]"
-        text += f") -> {result}:\n{_body(distributed_docstring(op))}"
+        text += f") -> {result}:\n{_write_body(distributed_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 
 STUBS = {
-    "__init__.pyi": _package,
-    "results.pyi": _results,
-    "torch/__init__.pyi": _torch,
-    "distributed/__init__.pyi": _distributed,
+    "__init__.pyi": _write_package_stub,
+    "results.pyi": _write_results_stub,
+    "torch/__init__.pyi": _write_torch_stub,
+    "distributed/__init__.pyi": _write_distributed_stub,
 }
 
 folder = Path(sys.argv[1])

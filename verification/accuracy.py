@@ -12,16 +12,16 @@ from trigraph.checks import evaluate_shape
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.case import Case
-from trigraph.verification.judged import Judged, list_operators
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.judged import JudgedCase, list_main_operators
+from trigraph.verification.subjects import Subject, call_subject
 
 
-def largest(errors: np.ndarray) -> float:
+def largest_error(errors: np.ndarray) -> float:
     """Return the largest error: 0 if there is none, NaN if any is NaN."""
     return float(np.max(errors)) if errors.size else 0.0
 
 
-def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
+def compute_scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
     """Return the largest |got - ref| / (eps * scale + tiny + more); NaN if `got` or the judge's result has a NaN.
 
     The judge's result is a triple (3, *got.shape): hi, lo and scale. `got` was computed in `dtype`. `more` is an
@@ -30,10 +30,10 @@ def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarr
     hi, lo, scale = triple
     with np.errstate(invalid="ignore", over="ignore"):
         difference = abs((np.asarray(got, np.float64) - hi) - lo)
-        return largest(difference / (tolerances.eps(dtype) * scale + tolerances.tiny(dtype) + more))
+        return largest_error(difference / (tolerances.eps(dtype) * scale + tolerances.tiny(dtype) + more))
 
 
-def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
+def describe_wrong_form(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
     """Describe a wrong type, dtype or shape of a field; return "" if all are right."""
     if not isinstance(got, np.ndarray):
         return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
@@ -45,19 +45,19 @@ def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -
     return ""
 
 
-def expect_dtype(field: Array, case: Case) -> str:
+def expected_dtype(field: Array, case: Case) -> str:
     """Return the expected dtype of a field: the dtype of the case, or for integers of its graph."""
     return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
 
 
-def field_error(got: np.ndarray, field: Array, expected: np.ndarray, dtype: str) -> float:
+def compute_field_error(got: np.ndarray, field: Array, expected: np.ndarray, dtype: str) -> float:
     """Return the error in units of eps * scale; for integers, the number of wrong ones."""
-    return float(np.count_nonzero(got != expected)) if field.index else scaled_error(got, expected, dtype)
+    return float(np.count_nonzero(got != expected)) if field.index else compute_scaled_error(got, expected, dtype)
 
 
 def check_accuracy(
     subject: Subject,
-    judged: Judged,
+    judged: JudgedCase,
     op: Operator,
     absent: tuple[str, ...] = (),
     back: Mapping[str, np.ndarray] | None = None,
@@ -69,28 +69,30 @@ def check_accuracy(
     requires that elements without any terms, for which the judge's scale is 0, are exactly 0.
     """
     case = judged.case
-    outcome = attempt(subject, op, judged.arguments(op, absent) | dict(back or {}))
+    outcome = call_subject(subject, op, judged.arguments(op, absent) | dict(back or {}))
     expected = judged.result(op, absent)
     name = ", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())])
     checks = []
     for field in case.list_returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, expect_dtype(field, case))
-        error = math.inf if note else field_error(got, field, expected[field.name], case.dtype)
+        note = describe_wrong_form(got, field, case.sizes, expected_dtype(field, case))
+        error = math.inf if note else compute_field_error(got, field, expected[field.name], case.dtype)
         tolerance = 0.0 if field.index else judged.tolerance(subject)
-        check = judged.check(subject, op.name, "accuracy", field.name, error, tolerance, [outcome], note or case.note)
+        check = judged.record_check(
+            subject, op.name, "accuracy", field.name, error, tolerance, [outcome], note or case.note
+        )
         check = replace(check, case=name, digest=None if note else digest(got))
         checks.append(check)
         if field.index:
             continue
         nothing = expected[field.name][2] == 0
         if nothing.any():
-            error = math.inf if note else largest(abs(got[nothing]))
+            error = math.inf if note else largest_error(abs(got[nothing]))
             checks.append(replace(check, kind="empty", error=error, tolerance=0.0, digest=None))
     return checks
 
 
-def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Request subsets of the fields, and leave out one cotangent at a time, or all but one.
 
     Derivatives are requested for one field, and the forward for its outputs without one of the auxiliary outputs that
@@ -100,23 +102,25 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     """
     case = judged.case
     checks = []
-    for absent in _absent(case, op):
+    for absent in _list_absent_cotangents(case, op):
         checks += check_accuracy(subject, judged, op, absent)
-    checks += _feed_back(subject, judged, op)
-    requests = _requests(case, op)
+    checks += _check_passed_results(subject, judged, op)
+    requests = _list_subset_requests(case, op)
     if not requests:
         return checks
-    every = attempt(subject, op, case.arguments(op))
+    every = call_subject(subject, op, case.arguments(op))
     for name, choice, wrt, fields in requests:
-        some = attempt(subject, op, case.arguments(op) | choice, wrt)
-        wrong = [f.name for f in op.fields if not _same_subset(some.fields, every.fields, f.name, fields)]
+        some = call_subject(subject, op, case.arguments(op) | choice, wrt)
+        wrong = [f.name for f in op.fields if not _has_same_subset(some.fields, every.fields, f.name, fields)]
         note = f"differ: {', '.join(wrong)}" if wrong else ""
-        check = judged.check(subject, op.name, "repeat", fields[0], float(len(wrong)), 0.0, [some], note)
+        check = judged.record_check(subject, op.name, "repeat", fields[0], float(len(wrong)), 0.0, [some], note)
         checks.append(replace(check, case=f"{case.name}, {name}"))
     return checks
 
 
-def _requests(case: Case, op: Operator) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
+def _list_subset_requests(
+    case: Case, op: Operator
+) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
     """Return calls for some of the fields: a description, the attribute and `wrt` that request them, their names."""
     returned = [f.name for f in case.list_returned(op)]
     if op.selective:
@@ -129,35 +133,35 @@ def _requests(case: Case, op: Operator) -> list[tuple[str, dict[str, bool], tupl
 def count_subsets(case: Case, op: Operator) -> int:
     """Return the number of checks of `check_subsets`."""
     fields = len(case.list_returned(op))
-    back = len(_there(case, op))
-    return fields * (len(_absent(case, op)) + back + (back > 1)) + len(_requests(case, op))
+    back = len(_list_passable_results(case, op))
+    return fields * (len(_list_absent_cotangents(case, op)) + back + (back > 1)) + len(_list_subset_requests(case, op))
 
 
-def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
+def _list_absent_cotangents(case: Case, op: Operator) -> list[tuple[str, ...]]:
     """Return the sets of cotangents to leave out: each one, and all but each one."""
     ggs = [a.name for a in case.select_present(op) if a.nullable and not a.optional]
     some = [(name,) for name in ggs] + [tuple(other for other in ggs if other != name) for name in ggs]
     return list(dict.fromkeys(absent for absent in some if absent))
 
 
-def _there(case: Case, op: Operator) -> set[str]:
+def _list_passable_results(case: Case, op: Operator) -> set[str]:
     """Return the names of the results of fwd that may be passed to bwd."""
-    fwd = list_operators(case.definition)[0]
+    fwd = list_main_operators(case.definition)[0]
     return {f.name for f in case.list_returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 
 
-def _feed_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def _check_passed_results(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Pass results of fwd to bwd, one at a time and all together; the results of bwd must not change."""
-    fwd, names = list_operators(judged.case.definition)[0], _there(judged.case, op)
+    fwd, names = list_main_operators(judged.case.definition)[0], _list_passable_results(judged.case, op)
     if not names:
         return []
-    outcome = attempt(subject, fwd, judged.case.arguments(fwd))
+    outcome = call_subject(subject, fwd, judged.case.arguments(fwd))
     returned = {n: a for n, a in outcome.fields.items() if n in names and isinstance(a, np.ndarray)}
     trials = [{n: a} for n, a in returned.items()] + ([returned] if len(returned) > 1 else [])
     return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 
 
-def _same_subset(some: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: tuple[str, ...]) -> bool:
+def _has_same_subset(some: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: tuple[str, ...]) -> bool:
     got, reference = some.get(name, ""), every.get(name)
     if name not in asked:
         return got is None

@@ -10,30 +10,32 @@ from slopecheck.record import Check
 from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import tolerances
-from trigraph.verification.case import Case, frozen
-from trigraph.verification.cases import POINT_STEP, draw, plain
-from trigraph.verification.judged import Judged
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.case import Case, make_read_only
+from trigraph.verification.cases import POINT_STEP, draw_arrays, remove_domain
+from trigraph.verification.judged import JudgedCase
+from trigraph.verification.subjects import Subject, call_subject
 
 CASE = "x = 0.001 to 1"
 POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
 
 
-def decades(dtype: str, seed: int) -> Judged:
+def make_decades_case(dtype: str, seed: int) -> JudgedCase:
     """Return a case of radial_basis with logarithmically spaced distances and all degrees."""
     definition = next(d for d in DEFINITIONS if d.name == "radial_basis")
     sizes = {"num_edges": POINTS, "num_radial": RADIAL, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
-    x = frozen(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
-    freq = frozen((np.pi * np.arange(1, RADIAL + 1)).astype(dtype))
+    x = make_read_only(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
+    freq = make_read_only((np.pi * np.arange(1, RADIAL + 1)).astype(dtype))
     rng = np.random.default_rng([seed, POINTS])
-    inputs = {a.name: plain(a) for a in definition.inputs}
-    grads = draw({f"grad_{a.name}": a for a in definition.outputs}, sizes, dtype, rng)
-    ggs = draw({f"gg_{n}": a for n, a in inputs.items()}, sizes, dtype, rng)
+    inputs = {a.name: remove_domain(a) for a in definition.inputs}
+    grads = draw_arrays({f"grad_{a.name}": a for a in definition.outputs}, sizes, dtype, rng)
+    ggs = draw_arrays({f"gg_{n}": a for n, a in inputs.items()}, sizes, dtype, rng)
     values = {"dist": x, "freq": freq, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
-    return Judged(Case(CASE, definition, sizes, values, grads, ggs, draw(inputs, sizes, dtype, rng), POINT_STEP))
+    return JudgedCase(
+        Case(CASE, definition, sizes, values, grads, ggs, draw_arrays(inputs, sizes, dtype, rng), POINT_STEP)
+    )
 
 
-def _scipy(x: np.ndarray) -> np.ndarray:
+def _compute_with_scipy(x: np.ndarray) -> np.ndarray:
     """Return envelope times normalised spherical Bessel functions by scipy, float64 (num_edges, degrees, radial)."""
     x = x.astype(np.float64)[:, None, None]
     q = EXPONENT + 1
@@ -45,13 +47,13 @@ def _scipy(x: np.ndarray) -> np.ndarray:
     return np.asarray(env * norm * spherical_jn(degrees, zeros * x))
 
 
-def check_bessel(subject: Subject, judged: Judged) -> list[Check]:
+def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Compare sbf_rad with scipy, with one check for each degree.
 
     Errors are in units of eps times the judge's scale; `curve` has the largest one over the radial functions at each x.
     """
     case, op = judged.case, OPERATORS["radial_basis_fwd"]
-    outcome = attempt(subject, op, case.arguments(op))
+    outcome = call_subject(subject, op, case.arguments(op))
     got = outcome.fields.get("sbf_rad")
     shape = (POINTS, DEGREES, RADIAL)
     fits = isinstance(got, np.ndarray) and got.size == math.prod(shape)
@@ -61,11 +63,11 @@ def check_bessel(subject: Subject, judged: Judged) -> list[Check]:
     if not problem:
         scale = judged.result(op)["sbf_rad"][2].reshape(shape)
         unit = tolerances.eps(case.dtype) * scale + tolerances.tiny(case.dtype)
-        errors = (abs(np.asarray(got, np.float64).reshape(shape) - _scipy(x)) / unit).max(axis=2)
+        errors = (abs(np.asarray(got, np.float64).reshape(shape) - _compute_with_scipy(x)) / unit).max(axis=2)
     tolerance, checks = judged.tolerance(subject) + tolerances.CHUNKED, []
     for degree, own in enumerate(errors.T):
         calls = [outcome] if degree == 0 else []
-        check = judged.check(
+        check = judged.record_check(
             subject, op.name, "bessel", f"sbf_rad, l = {degree}", float(own.max()), tolerance, calls, problem
         )
         checks.append(replace(check, curve=() if problem else tuple(zip(map(float, x), map(float, own), strict=True))))

@@ -42,7 +42,7 @@ class Case:
         """Return the fields that an operator returns for these inputs and choices."""
         return op.list_returned(self.values, self.sizes)
 
-    def list_differentiable(self, op: Operator) -> tuple[Array, ...]:
+    def list_differentiable_outputs(self, op: Operator) -> tuple[Array, ...]:
         """Return the fields that have a derivative."""
         return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
 
@@ -64,13 +64,15 @@ class Case:
         dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}
 
         def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
-            return {n: frozen(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()}
+            return {
+                n: make_read_only(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()
+            }
 
         values, grads, ggs, gggs = map(every, (self.values, self.grads, self.ggs, self.gggs))
         return replace(self, values=values, grads=grads, ggs=ggs, gggs=gggs, directions=every(self.directions))
 
 
-def frozen(array: np.ndarray) -> np.ndarray:
+def make_read_only(array: np.ndarray) -> np.ndarray:
     """Return the array, made read-only."""
     array.setflags(write=False)
     return array

@@ -16,12 +16,12 @@ import numpy as np
 from trigraph import pyref
 from trigraph.checks import HALF, choice_number, evaluate_shape
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition
-from trigraph.verification.case import Case, frozen
+from trigraph.verification.case import Case, make_read_only
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.variants import choose_sizes
-from trigraph.verification.variants import hubs as hubs
-from trigraph.verification.variants import variants as variants
+from trigraph.verification.variants import list_hub_variants as list_hub_variants
+from trigraph.verification.variants import list_variants as list_variants
 
 # Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest finite-difference step.
 # Cases that are only evaluated at one point use this step, whose effect is larger than rounding.
@@ -31,7 +31,7 @@ ROOM = 32  # powers of two between the largest number of a format and the produc
 LARGEST_FREQUENCY = 20.0
 
 
-def draw(
+def draw_arrays(
     arrays: Mapping[str, Array],
     sizes: Mapping[str, int],
     dtype: str,
@@ -49,7 +49,7 @@ def draw(
     so that no sum has cancellation; or "constant": positive numbers, and equal rows of nodes, edges and so on.
     """
 
-    def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
+    def draw_numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
         if sample == "unit interval":  # mostly up to a little beyond the cutoff, which is 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
         if sample == "frequency":  # in DimeNet++ they range from pi to 6 pi
@@ -62,27 +62,27 @@ def draw(
             return rng.uniform(0.5, 1.5, shape)
         return rng.standard_normal(shape)
 
-    def array(spec: Array) -> np.ndarray:
-        drawn = numbers(evaluate_shape(spec, sizes), spec.sample)
+    def draw_array(spec: Array) -> np.ndarray:
+        drawn = draw_numbers(evaluate_shape(spec, sizes), spec.sample)
         rows = SYMBOLS.get(spec.dims[0])
         if data == "constant" and rows and not rows.minimum:
             drawn[:] = drawn[:1]
-        return frozen((drawn.astype(half_dtype(half)) if half and spec.half else drawn).astype(dtype))
+        return make_read_only((drawn.astype(find_half_dtype(half)) if half and spec.half else drawn).astype(dtype))
 
-    return {name: array(spec) for name, spec in arrays.items()}
+    return {name: draw_array(spec) for name, spec in arrays.items()}
 
 
-def half_types() -> tuple[str, ...]:
+def list_half_dtypes() -> tuple[str, ...]:
     """Return the names of the half-precision dtypes: float16 and, if ml_dtypes is installed, bfloat16."""
     return HALF if importlib.util.find_spec("ml_dtypes") else HALF[:1]
 
 
-def half_dtype(name: str) -> np.dtype:
-    """Return the dtype with a name from `half_types`."""
+def find_half_dtype(name: str) -> np.dtype:
+    """Return the dtype with a name from `list_half_dtypes`."""
     return np.dtype(name if name == "float16" else getattr(importlib.import_module("ml_dtypes"), name))
 
 
-def kink_violations(
+def find_kink_violations(
     definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
     """Return a mask of the rows of each resampled input that are too close to a kink.
@@ -112,34 +112,34 @@ def kink_violations(
     return violations
 
 
-def _resample(case: Case, rng: np.random.Generator) -> Case:
+def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
     """Draw rows again until none is close to a kink; raise RuntimeError if this does not terminate."""
     for _ in range(MAX_ROUNDS):
-        bad = kink_violations(case.definition, case.values, case.directions, case.largest_step)
+        bad = find_kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
             return case
         values = dict(case.values)
         for name, rows in bad.items():
             array = values[name].copy()
             spec = next(a for a in case.definition.inputs if a.name == name)
-            again = draw({name: spec}, case.sizes, str(array.dtype), rng, half=case.half)[name]
+            again = draw_arrays({name: spec}, case.sizes, str(array.dtype), rng, half=case.half)[name]
             array[rows] = again[rows]
-            values[name] = frozen(array)
+            values[name] = make_read_only(array)
         case = replace(case, values=values)
     raise RuntimeError(f"{case.definition.name}, {case.name}: no inputs clear of kinks after {MAX_ROUNDS} rounds")
 
 
-def plain(array: Array) -> Array:
+def remove_domain(array: Array) -> Array:
     """Return the array to draw from standard normal numbers: cotangents have no restricted domain."""
     return replace(array, sample="normal")
 
 
-def direction(array: Array) -> Array:
+def direction_array(array: Array) -> Array:
     """Return the array for directions; directions of frequencies are scaled like the frequencies, which exceed one."""
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
-def assemble(
+def assemble_case(
     definition: Definition,
     graphs: Mapping[str, Any],
     sizes: Mapping[str, int],
@@ -150,7 +150,7 @@ def assemble(
     data: str = "any",
     half: str | None = None,
 ) -> Case:
-    """Draw the arrays of a case with given graph objects, by argument name; `data` and `half` as for `draw`.
+    """Draw the arrays of a case with given graph objects, by argument name; `data` and `half` as for `draw_arrays`.
 
     `sizes` has the sizes that no graph object determines. `setting` has the choices and numbers that differ from the
     defaults, and inputs and graph objects that are absent (None). The case has no directions and may be close to kinks.
@@ -167,47 +167,54 @@ def assemble(
     sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
     sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
-    ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
+    ggs = {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}
     (make_third_order_tasks,) = rng.spawn(
         1
     )  # drawn last, so that the other numbers are the same without the third order
-    gggs = {f"ggg_{n}": plain(a) for n, a in {**grads, **inputs}.items()}
-    values, grad, gg = (draw(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
-    ggg = draw(gggs, sizes, dtype, make_third_order_tasks, data, half)
+    gggs = {f"ggg_{n}": remove_domain(a) for n, a in {**grads, **inputs}.items()}
+    values, grad, gg = (draw_arrays(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
+    ggg = draw_arrays(gggs, sizes, dtype, make_third_order_tasks, data, half)
     whole = {**absent, **values, **graphs, **attributes}
     return Case(name, definition, sizes, whole, grad, gg, {}, 0.0, half=half, gggs=ggg)
 
 
-def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build the case of a variant, one of `variants(definition)`; `half` is as for `draw`.
+def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
+    """Build the case of a variant, one of `list_variants(definition)`; `half` is as for `draw_arrays`.
 
     Arrays are read-only, so that a backend that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = choose_sizes(definition, variant)
     kind = GRAPHS[definition.graph]
-    graphs, belonging = (kind.hub if variant.degree else kind.build)(variant, sizes, rng)
+    graphs, belonging = (kind.build_hub if variant.degree else kind.build)(variant, sizes, rng)
     setting = {a.name: a.choices[(1 + variant.pick) % len(a.choices)] for a in definition.attributes if a.choices}
     name = variant.label + (f", {half}" if half else "")
-    case = assemble(definition, graphs, sizes, {**setting, **variant.setting}, dtype, rng, name, variant.data, half)
+    case = assemble_case(
+        definition, graphs, sizes, {**setting, **variant.setting}, dtype, rng, name, variant.data, half
+    )
     inputs = {a.name: a for a in case.inputs}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
-    directions = draw(
-        {n: direction(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
+    directions = draw_arrays(
+        {n: direction_array(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
     )
     (make_third_order_tasks,) = rng.spawn(1)
-    directions |= draw(
-        {f"gg_{n}": plain(a) for n, a in inputs.items()}, case.sizes, dtype, make_third_order_tasks, variant.data, half
+    directions |= draw_arrays(
+        {f"gg_{n}": remove_domain(a) for n, a in inputs.items()},
+        case.sizes,
+        dtype,
+        make_third_order_tasks,
+        variant.data,
+        half,
     )
     values = dict(case.values)
-    values |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    values |= {n: make_read_only(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
     factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
-    values |= {n: frozen((factor * values[n]).astype(dtype)) for n, factor in factors.items()}
+    values |= {n: make_read_only((factor * values[n]).astype(dtype)) for n, factor in factors.items()}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
     equal = variant.data == "constant" or variant.kind.equal_terms
     case = replace(case, values=values, directions=directions, largest_step=step, equal_terms=equal)
     case = scale_cotangents(case, rng) if variant.kind.scaled else case
-    return case if variant.data != "any" else _resample(case, rng)
+    return case if variant.data != "any" else _resample_near_kinks(case, rng)
 
 
 def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
@@ -220,7 +227,7 @@ def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
     powers[rng.permutation(4)[:3] == 0] *= -1
     kinds = [case.grads, case.ggs, case.gggs]
     grads, ggs, gggs = (
-        {n: frozen(np.ldexp(a, power - rng.integers(room // 8))) for n, a in arrays.items()}
+        {n: make_read_only(np.ldexp(a, power - rng.integers(room // 8))) for n, a in arrays.items()}
         for power, arrays in zip(powers, kinds, strict=True)
     )
     return replace(case, grads=grads, ggs=ggs, gggs=gggs)

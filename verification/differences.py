@@ -25,8 +25,8 @@ from slopecheck.slope import Curve, assess
 from trigraph.fortran import judge
 from trigraph.table import Operator
 from trigraph.verification import tolerances
-from trigraph.verification.judged import Judged, ask, list_operators
-from trigraph.verification.subjects import Subject, arrays_of
+from trigraph.verification.judged import JudgedCase, compute_with_judge, list_main_operators
+from trigraph.verification.subjects import Subject, compute_arrays
 
 # Steps up to the largest one of the case are used. They are dense where truncation dominates and where the error is
 # smallest; 2^-13 completes two decades if the largest step is 2^-6.
@@ -40,7 +40,7 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class _Arithmetic:
+class _CurveArithmetic:
     """The functions that compute a curve.
 
     `evaluate(op, values, names)` returns fields of L or of its gradient as pairs, `shift(x, h, v)` returns x + h v,
@@ -55,36 +55,40 @@ class _Arithmetic:
     gap: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 
 
-def rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+def compute_rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
     """Return the difference of the rounded points ``x +- step * direction``, as a pair."""
     return judge.pair(x + step * direction, -1.0, x - step * direction)
 
 
-def _make_subject_arithmetic(subject: Subject, judged: Judged) -> _Arithmetic:
+def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArithmetic:
     """Return the arithmetic of a subject: points are rounded to the dtype of the case."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
-        return {n: judge.pair(array) for n, array in arrays_of(subject, op, values, names).items()}
+        return {n: judge.pair(array) for n, array in compute_arrays(subject, op, values, names).items()}
 
     def shift(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
         return x + step * direction
 
-    return _Arithmetic(subject.name, judged.case.dtype, judged.tolerance(subject), evaluate, shift, rounded_gap)
+    return _CurveArithmetic(
+        subject.name, judged.case.dtype, judged.tolerance(subject), evaluate, shift, compute_rounded_gap
+    )
 
 
-def _make_judge_arithmetic(judged: Judged) -> _Arithmetic:
+def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
     """Return the arithmetic of the judge: points are pairs."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
-        return {n: triple[:2] for n, triple in ask(op, values).items() if n in names}
+        return {n: triple[:2] for n, triple in compute_with_judge(op, values).items() if n in names}
 
     def gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
         return judge.pair(2 * step * direction)
 
-    return _Arithmetic("judge", "real128", tolerances.accuracy(False, judged.terms), evaluate, judge.pair, gap)
+    return _CurveArithmetic(
+        "judge", "real128", tolerances.accuracy_tolerance(False, judged.terms), evaluate, judge.pair, gap
+    )
 
 
-def inner(pairs: Products) -> tuple[float, float]:
+def sum_inner_products(pairs: Products) -> tuple[float, float]:
     """Return the sum of inner products of pairs in real128, and the sum of the |terms|."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
@@ -93,7 +97,7 @@ def inner(pairs: Products) -> tuple[float, float]:
 
 
 def check_differences(
-    subject: Subject | None, judged: Judged, upper: Operator, steps: Sequence[float], operator: str | None = None
+    subject: Subject | None, judged: JudgedCase, upper: Operator, steps: Sequence[float], operator: str | None = None
 ) -> list[Check]:
     """Compare finite differences of the operator one order below `upper` with `upper`, for each of its fields.
 
@@ -104,18 +108,18 @@ def check_differences(
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
     for field in case.list_returned(upper):
-        degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
-        taken = _steps_up_to(steps, case.largest_step, degree)
-        curve = partial(_curve, arithmetic, judged, upper, field.name, taken)
-        name, tolerance = operator or upper.name, tolerances.differences(dtype)
+        degree = next(a.degree for a in _find_lower_order(judged, upper).arguments if a.name == field.name)
+        taken = _select_steps(steps, case.largest_step, degree)
+        curve = partial(_compute_error_curve, arithmetic, judged, upper, field.name, taken)
+        name, tolerance = operator or upper.name, tolerances.difference_tolerance(dtype)
         check = Check(
             name, arithmetic.name, dtype, "differences", case.name, field.name, math.inf, tolerance, note=case.note
         )
-        checks.append(with_verdict(check, taken, degree, curve))
+        checks.append(add_verdict(check, taken, degree, curve))
     return checks
 
 
-def with_verdict(
+def add_verdict(
     check: Check,
     steps: Sequence[float],
     degree: int | None,
@@ -140,7 +144,7 @@ def with_verdict(
     )
 
 
-def _steps_up_to(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
+def _select_steps(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
     """Return the steps up to `largest`; without truncation error, only steps at least a factor `APART` apart."""
     taken: list[float] = []
     for step in steps:
@@ -149,21 +153,21 @@ def _steps_up_to(steps: Sequence[float], largest: float, degree: int | None) -> 
     return taken
 
 
-def _lower(judged: Judged, upper: Operator) -> Operator:
-    return list_operators(judged.case.definition)[upper.order - 1]
+def _find_lower_order(judged: JudgedCase, upper: Operator) -> Operator:
+    return list_main_operators(judged.case.definition)[upper.order - 1]
 
 
-def _curve(
-    arithmetic: _Arithmetic, judged: Judged, upper: Operator, name: str, steps: Sequence[float]
+def _compute_error_curve(
+    arithmetic: _CurveArithmetic, judged: JudgedCase, upper: Operator, name: str, steps: Sequence[float]
 ) -> tuple[list[float], list[float]]:
     """Return relative errors and rounding floors at the steps, along the direction of argument `name`."""
-    case, lower = judged.case, _lower(judged, upper)
+    case, lower = judged.case, _find_lower_order(judged, upper)
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
     # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
     taken = {a.name for a in upper.arguments}
     weights = {
         f.name: judge.pair(cotangents[prefix + f.name])
-        for f in case.list_differentiable(lower)
+        for f in case.list_differentiable_outputs(lower)
         if prefix + f.name in taken
     }
     names = tuple(weights)
@@ -180,7 +184,7 @@ def _curve(
         minus = arithmetic.evaluate(lower, {**values, name: arithmetic.shift(x, -step, v)}, names)
         gap = arithmetic.gap(x, step, v)
         change = [product for n in names for product in ((weights[n], plus[n]), (-weights[n], minus[n]))]
-        residual, _ = inner([*change, (-gradient, gap)])
+        residual, _ = sum_inner_products([*change, (-gradient, gap)])
         size = float(np.sum(abs(gradient[0] * gap[0])))
         largest = float(np.sum(gradient_scale * abs(gap[0])))
         if size <= unit * largest:

@@ -24,7 +24,7 @@ from trigraph.verification.implementation import check_signature, name_fields
 from trigraph.verification.subjects import Subject
 
 
-def _array_on_device(framework: str, name: str | None) -> Any:
+def _make_device_array(framework: str, name: str | None) -> Any:
     """Return an array on a device; ValueError if there is no such device."""
     try:
         if framework == "torch":
@@ -66,26 +66,26 @@ def _compute_by_autograd(
 
     tools = DIFFERENTIATING[framework](forward, recorded)
 
-    def tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
+    def make_tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
         """Return arguments as tensors, zeros for absent ones."""
         return [
             tools.from_host(np.zeros(s.shape, s.dtype) if values.get(n) is None else values[n], like)
             for n, s in zip(names, shapes, strict=True)
         ]
 
-    leaves, wanted = tensors(inputs, [values[n] for n in inputs]), range(len(inputs))
+    leaves, wanted = make_tensors(inputs, [values[n] for n in inputs]), range(len(inputs))
     try:
         outputs = tools.outputs(leaves)
         fields: dict[str, Any] = {a.name: y for a, y in zip(spec.outputs, outputs, strict=True)} | auxiliary
         if op.order:
             of_outputs, names = [f"grad_{a.name}" for a in spec.outputs], list(inputs)
-            factors = [tensors(of_outputs, [tools.to_host(y) for y in outputs])]
+            factors = [make_tensors(of_outputs, [tools.to_host(y) for y in outputs])]
             if op.order >= 2:
-                factors.append(tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs]))
+                factors.append(make_tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs]))
                 names += of_outputs
             if op.order == 3:
                 shapes = [tools.to_host(t) for t in (*leaves, *factors[0])]
-                gggs = tensors([f"ggg_{n}" for n in names], shapes)
+                gggs = make_tensors([f"ggg_{n}" for n in names], shapes)
                 factors += [gggs[: len(inputs)], gggs[len(inputs) :]]
                 names += [f"gg_{n}" for n in inputs]
             groups = tools.derivatives(op.order, leaves, wanted, *factors)
@@ -104,7 +104,7 @@ def _compute_by_autograd(
     return {n: None if v is None else tools.to_host(v) for n, v in returned.items()}
 
 
-def _graphs_on_device(op: Operator, values: Mapping[str, Any], like: Any) -> dict[str, Any]:
+def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -> dict[str, Any]:
     """Return graph arguments with their arrays on the device of the tensor `like`."""
     from trigraph.torch.arrays import on_device
 
@@ -124,13 +124,13 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
     except ImportError as error:
         raise ValueError(f"verify: framework {framework!r} cannot be used: {error}") from None
     DIFFERENTIATING[framework](print)  # raises an error that says what is missing
-    like = _array_on_device(framework, device)
+    like = _make_device_array(framework, device)
 
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
         if op.restriction is not None:
             raise NotOffered(f"{name} has bwd2 as a whole")
         if framework == "torch" and like.is_cuda:
-            values = {**values, **_graphs_on_device(op, values, like)}
+            values = {**values, **_move_graphs_to_device(op, values, like)}
         return _compute_by_autograd(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)
 
     name += ", recorded" * recorded
@@ -161,5 +161,5 @@ def differentiate_forward(
     fwd = OPERATORS[f"{target}_fwd"]
     absent = [a.name for a in fwd.definition.inputs if a.optional]  # None is not passed
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
-    call = partial(_compute_by_autograd, own, framework, _array_on_device(framework, device))
+    call = partial(_compute_by_autograd, own, framework, _make_device_array(framework, device))
     return Subject(plain(name), False, call, selective=False), target

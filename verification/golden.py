@@ -24,15 +24,15 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.table import FAMILIES, OPERATORS, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import form_problem, largest, scaled_error
-from trigraph.verification.judged import ask
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.accuracy import compute_scaled_error, describe_wrong_form, largest_error
+from trigraph.verification.judged import compute_with_judge
+from trigraph.verification.subjects import Subject, call_subject
 
 PACKAGED = Path(__file__).parent / "data" / "golden"
 
 
 @dataclass(frozen=True)
-class Vector:
+class GoldenVector:
     """Arguments of one operator, and the results of another program."""
 
     case: str
@@ -62,17 +62,17 @@ class Vector:
         return bind_sizes(op, self.values)
 
     @cached_property
-    def judged(self) -> dict[str, np.ndarray]:
+    def judged_triples(self) -> dict[str, np.ndarray]:
         """Triples of the compared fields; integers are unchanged."""
-        return ask(OPERATORS[self.operator], self.values, tuple(self.expected))
+        return compute_with_judge(OPERATORS[self.operator], self.values, tuple(self.expected))
 
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
         """Return the tolerance for a subject (None: the judge), in the units of `error`."""
         if self.single:
-            return tolerances.golden_relative_to_largest(dtype)
+            return tolerances.golden_tolerance(dtype)
         terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
-        own = 0.0 if subject is None else tolerances.accuracy(subject.chunked, terms)
-        return own + tolerances.accuracy(False, terms)
+        own = 0.0 if subject is None else tolerances.accuracy_tolerance(subject.chunked, terms)
+        return own + tolerances.accuracy_tolerance(False, terms)
 
     def error(self, got: np.ndarray, name: str) -> float:
         """Return a field's error relative to its scale, NaN if any is NaN; for integers, the number of wrong ones."""
@@ -80,25 +80,25 @@ class Vector:
         if expected.dtype.kind == "i":
             return float(np.count_nonzero(got != expected))
         if not self.single:
-            triple = np.stack([expected, np.zeros_like(expected), self.judged[name][2]])
-            return scaled_error(got, triple, "float64")
-        size = largest(abs(expected))
-        return largest(abs(got - np.asarray(expected, np.float64))) / size if size else largest(abs(got))
+            triple = np.stack([expected, np.zeros_like(expected), self.judged_triples[name][2]])
+            return compute_scaled_error(got, triple, "float64")
+        size = largest_error(abs(expected))
+        return largest_error(abs(got - np.asarray(expected, np.float64))) / size if size else largest_error(abs(got))
 
 
-def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Check]:
+def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> list[Check]:
     """Compare a subject (None: the judge) with every field of a vector."""
     op = OPERATORS[vector.operator]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
         backend, precision = "judge", "real128"
-        call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, "")
+        call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged_triples.items()}, 0.0, "")
     else:
-        backend, precision, call = subject.name, dtype, attempt(subject, op, vector.arguments(dtype))
+        backend, precision, call = subject.name, dtype, call_subject(subject, op, vector.arguments(dtype))
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
         kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
-        note = call.problem or form_problem(call.fields.get(field.name), field, vector.sizes, kind)
+        note = call.problem or describe_wrong_form(call.fields.get(field.name), field, vector.sizes, kind)
         error = math.inf if note else vector.error(call.fields[field.name], field.name)
         tolerance = 0.0 if field.index else vector.tolerance(subject, dtype)
         check = Check(op.name, backend, precision, "golden", vector.case, field.name, error, tolerance)
@@ -107,7 +107,7 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
     return checks
 
 
-def directory() -> Path | None:
+def golden_directory() -> Path | None:
     """Return the directory of unpackaged vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
     named = os.environ.get("TRIGRAPH_GOLDEN")
     if named:
@@ -117,35 +117,36 @@ def directory() -> Path | None:
     return next((d for d in candidates if d.is_dir()), None)
 
 
-def files() -> dict[str, Path]:
+def find_golden_files() -> dict[str, Path]:
     """Return the existing files by name, packaged ones first."""
-    places = [PACKAGED, *filter(None, [directory()])]
+    places = [PACKAGED, *filter(None, [golden_directory()])]
     names = [name for family in FAMILIES for name in FILES[family]]
     candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
     return {name: path for name, path in candidates if path.is_file()}
 
 
-def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
+def list_missing_vectors(families: Collection[str] | None = None) -> tuple[str, ...]:
     """Return the names of missing vectors of families (default: all), to be reported as skipped."""
-    present = files()
+    present = find_golden_files()
     return tuple(n for f in FAMILIES if families is None or f in families for n in FILES[f] if n not in present)
 
 
-def check_missing() -> list[Check]:
+def check_missing_vectors() -> list[Check]:
     """Return failed checks for missing vectors, under CI=true.
 
     Without a directory of vectors, only the packaged ones are compared. But if the directory exists or was named, a
     missing vector is a failure under CI=true, not a skip.
     """
-    if os.environ.get("CI", "").lower() != "true" or directory() is None:
+    if os.environ.get("CI", "").lower() != "true" or golden_directory() is None:
         return []
-    note = f"not in {directory()}"
+    note = f"not in {golden_directory()}"
     return [
-        Check(name, "", "float64", "golden", name, "", error=math.inf, tolerance=0.0, note=note) for name in missing()
+        Check(name, "", "float64", "golden", name, "", error=math.inf, tolerance=0.0, note=note)
+        for name in list_missing_vectors()
     ]
 
 
-def vectors(name: str, path: Path) -> Iterator[Vector]:
+def read_vectors(name: str, path: Path) -> Iterator[GoldenVector]:
     """Read the vectors of one file."""
     adapter = ADAPTERS.get(name.split("_")[0])
     if adapter is None:
@@ -154,40 +155,40 @@ def vectors(name: str, path: Path) -> Iterator[Vector]:
         yield from adapter(name, dict(archive))
 
 
-def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gno_*: V and kernels are (..., f_out, f_in); parameters are in four blocks."""
     _, f_out, f_in = z["out_kappa"].shape
 
-    def matrices(kernels: np.ndarray) -> np.ndarray:
+    def transpose_kernels(kernels: np.ndarray) -> np.ndarray:
         return np.reshape(kernels.transpose(0, 2, 1), (len(kernels), f_in * f_out))
 
-    def parameters(prefix: str) -> np.ndarray:
+    def pack_parameters(prefix: str) -> np.ndarray:
         V = z[f"{prefix}V"].transpose(1, 0, 2).reshape(f_in * f_out, -1)
         return pack_gno_params(z[f"{prefix}U"], z[f"{prefix}b_u"], V, z[f"{prefix}b_v"].T.reshape(-1))
 
     sizes = {"f_in": f_in, "f_out": f_out}
     edge = {"coords": z["in_dx"], "params": z["in_packed_params"], **sizes}
     graph = CSC(z["in_offsets"], z["in_indices"])
-    kernel = matrices(z["out_kappa"])
-    yield Vector(name, "gno_kernel_fwd", edge, {"kernel": kernel})
-    grads = {"coords": z["kappa_grad_dx"], "params": parameters("kappa_grad_")}
-    yield Vector(name, "gno_kernel_bwd", {"grad_kernel": matrices(z["ct_kappa"]), **edge}, grads)
+    kernel = transpose_kernels(z["out_kappa"])
+    yield GoldenVector(name, "gno_kernel_fwd", edge, {"kernel": kernel})
+    grads = {"coords": z["kappa_grad_dx"], "params": pack_parameters("kappa_grad_")}
+    yield GoldenVector(name, "gno_kernel_bwd", {"grad_kernel": transpose_kernels(z["ct_kappa"]), **edge}, grads)
     nodes = {"features": z["in_features"], "kernel": kernel, "graph": graph, **sizes}
-    yield Vector(name, "gno_aggregate_fwd", nodes, {"message": z["out_message"]})
+    yield GoldenVector(name, "gno_aggregate_fwd", nodes, {"message": z["out_message"]})
     back = {"grad_message": z["ct_message"], **nodes}
-    yield Vector(name, "gno_aggregate_bwd", back, {"features": z["grad_features"]})
+    yield GoldenVector(name, "gno_aggregate_bwd", back, {"features": z["grad_features"]})
     every = {"features": z["in_features"], "graph": graph, **edge}
-    yield Vector(name, "gno_message_fwd", every, {"message": z["out_message"]})
-    grads = {"features": z["grad_features"], "coords": z["grad_dx"], "params": parameters("grad_")}
+    yield GoldenVector(name, "gno_message_fwd", every, {"message": z["out_message"]})
+    grads = {"features": z["grad_features"], "coords": z["grad_dx"], "params": pack_parameters("grad_")}
     every = {"grad_message": z["ct_message"], **every}
-    yield Vector(name, "gno_message_bwd", every, grads)
-    ggs = {"gg_features": z["gg_features"], "gg_coords": z["gg_dx"], "gg_params": parameters("gg_")}
-    grads2 = {"features": z["grad2_features"], "coords": z["grad2_dx"], "params": parameters("grad2_")}
+    yield GoldenVector(name, "gno_message_bwd", every, grads)
+    ggs = {"gg_features": z["gg_features"], "gg_coords": z["gg_dx"], "gg_params": pack_parameters("gg_")}
+    grads2 = {"features": z["grad2_features"], "coords": z["grad2_dx"], "params": pack_parameters("grad2_")}
     expected = {"grad_message": z["grad2_ct_message"], **grads2}
-    yield Vector(name, "gno_message_bwd2", {**ggs, **every}, expected)
+    yield GoldenVector(name, "gno_message_bwd2", {**ggs, **every}, expected)
 
 
-def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read athena_gno: Fortran shapes (features first), 1-based adjacency, float32."""
     for case in sorted({key.split("/")[0] for key in archive}):
         z = {key.split("/")[1]: value for key, value in archive.items() if key.startswith(f"{case}/")}
@@ -195,50 +196,52 @@ def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         sources, rows = z["adj_ja"] - 1
         label, sizes = f"athena {case}", {"f_in": f_in, "f_out": f_out}
         edge = {"coords": z["coords"].T, "params": z["params"], **sizes}
-        yield Vector(label, "gno_kernel_fwd", edge, {"kernel": z["kernel"].T}, True)
+        yield GoldenVector(label, "gno_kernel_fwd", edge, {"kernel": z["kernel"].T}, True)
         grads = {"coords": z["grad_coords"].T, "params": z["grad_params"]}
-        yield Vector(label, "gno_kernel_bwd", {"grad_kernel": z["up_kernel"].T, **edge}, grads, True)
+        yield GoldenVector(label, "gno_kernel_bwd", {"grad_kernel": z["up_kernel"].T, **edge}, grads, True)
         graph = CSC(z["adj_ia"] - 1, sources, num_nodes, rows, num_edges)
         message = {"message": z["agg"].T}
         nodes = {"features": z["features"].T, "kernel": z["kernel"].T, "graph": graph, **sizes}
-        yield Vector(label, "gno_aggregate_fwd", nodes, message, True)
+        yield GoldenVector(label, "gno_aggregate_fwd", nodes, message, True)
         up = {"grad_message": z["up_agg"].T}
         grads = {"features": z["grad_features"].T, "kernel": z["grad_edge_kernels"].T}
-        yield Vector(label, "gno_aggregate_bwd", {**up, **nodes}, grads, True)
+        yield GoldenVector(label, "gno_aggregate_bwd", {**up, **nodes}, grads, True)
         every = {"features": z["features"].T, "graph": graph, **edge}
-        yield Vector(label, "gno_message_fwd", every, message, True)
+        yield GoldenVector(label, "gno_message_fwd", every, message, True)
         chain = {"coords": z["chain_grad_coords"].T, "params": z["chain_grad_params"]}
-        yield Vector(label, "gno_message_bwd", {**up, **every}, {"features": grads["features"], **chain}, True)
+        yield GoldenVector(label, "gno_message_bwd", {**up, **every}, {"features": grads["features"], **chain}, True)
 
 
-def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read dimenet_*: the aggregation on a molecule or crystal (vectors determine reverses), or the radial basis."""
     if name == "dimenet_radial_basis":
-        yield from _radial_basis(name, z)
+        yield from _read_radial_basis(name, z)
         return
     n_mid = {"num_spherical": 7, "num_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
     # The files use the original's name for sbf_rad.
     names = {"vec": "vec", "sbf_rad": "rbf", "embedding": "embedding", "weights": "weights"}
     values = {n: z[f"in_{of}"] for n, of in names.items()} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
-    yield Vector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
+    yield GoldenVector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
     back = {"grad_out": z["ct_out"], **values}
-    yield Vector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{of}"] for n, of in names.items()})
+    yield GoldenVector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{of}"] for n, of in names.items()})
     expected = {"grad_out": z["grad2_ct_out"], **{n: z[f"grad2_{of}"] for n, of in names.items()}}
-    yield Vector(name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{of}"] for n, of in names.items()} | back, expected)
+    yield GoldenVector(
+        name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{of}"] for n, of in names.items()} | back, expected
+    )
     seed = {"gg_sbf_rad": z["gg_rbf"], "gg_embedding": z["gg_embedding"]}
     expected = {"grad_out": z["seed2_grad_grad_out"]}
-    yield Vector(name, "agg_edge_to_edge_bwd2_grad", {**seed, **values}, expected)
+    yield GoldenVector(name, "agg_edge_to_edge_bwd2_grad", {**seed, **values}, expected)
     expected = {n: z[f"seed2_grad_{of}"] for n, of in names.items() if n != "vec"}
-    yield Vector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected)
+    yield GoldenVector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected)
 
 
-def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     values = {"dist": z["in_dist"][:, 0], "freq": z["in_freq"], "num_spherical": 7, "envelope_exponent": 5}
-    yield Vector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]})
+    yield GoldenVector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]})
     back = {"grad_rbf": z["ct_rbf"], "grad_sbf_rad": z["ct_sbf_rad"], **values}
     expected = {"dist": z["grad_dist"][:, 0], "freq": z["grad_freq"]}
-    yield Vector(name, "radial_basis_bwd", back, expected)
+    yield GoldenVector(name, "radial_basis_bwd", back, expected)
     expected = {
         "grad_rbf": z["grad2_ct_rbf"],
         "grad_sbf_rad": z["grad2_ct_sbf_rad"],
@@ -246,10 +249,10 @@ def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         "freq": z["grad2_freq"],
     }
     ggs = {"gg_dist": z["gg_dist"][:, 0], "gg_freq": z["gg_freq"]}
-    yield Vector(name, "radial_basis_bwd2", {**ggs, **back}, expected)
+    yield GoldenVector(name, "radial_basis_bwd2", {**ggs, **back}, expected)
 
 
-def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gat_*: scores are (heads, positions), separate before and after the softmax; some lack edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
@@ -263,17 +266,17 @@ def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     }
     scores = np.stack([z["out_pre_softmax"], z["out_post_softmax"]])
     out = {"output_embedding": z["out_embedding"], "softmax_scores": scores}
-    yield Vector(name, "mha_gat_n2n_fwd", values | {"return_softmax_scores": True}, out)
+    yield GoldenVector(name, "mha_gat_n2n_fwd", values | {"return_softmax_scores": True}, out)
     back = {"grad_output_embedding": z["ct_out"], **values}
     expected = {n: z[f"grad_{n}"] for n in names}
-    yield Vector(name, "mha_gat_n2n_bwd", {**back, "softmax_scores": None}, expected)
-    yield Vector(f"{name}, scores given", "mha_gat_n2n_bwd", {**back, "softmax_scores": scores}, expected)
+    yield GoldenVector(name, "mha_gat_n2n_bwd", {**back, "softmax_scores": None}, expected)
+    yield GoldenVector(f"{name}, scores given", "mha_gat_n2n_bwd", {**back, "softmax_scores": scores}, expected)
     expected = {"grad_output_embedding": z["grad2_ct_out"], **{n: z[f"grad2_{n}"] for n in names}}
     ggs = {f"gg_{n}": z[f"gg_{n}"] for n in names} | {f"gg_{n}": None for n in absent}
-    yield Vector(name, "mha_gat_n2n_bwd2", {**ggs, **back}, expected)
+    yield GoldenVector(name, "mha_gat_n2n_bwd2", {**ggs, **back}, expected)
 
 
-def _compare_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read weighted_*: every aggregation, with the mean by weight; second order for sum and mean."""
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
@@ -286,19 +289,19 @@ def _compare_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector
             out["node_degree"] = z["out_node_degree"]
         elif op != "sum":
             out["output_extrema_location"] = z[f"out_{op}_edge_location"]
-        yield Vector(case, "agg_weighted_n2n_fwd", values, out)
+        yield GoldenVector(case, "agg_weighted_n2n_fwd", values, out)
         back = {"grad_output_embedding": z["ct_out"], **values}
         expected = {n: z[f"grad_{op}_{n}"] for n in names}
         absent = dict.fromkeys(("output_embedding", "node_degree", "output_extrema_location"))
-        yield Vector(case, "agg_weighted_n2n_bwd", {**back, **absent}, expected)
-        yield Vector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **absent, **out}, expected)
+        yield GoldenVector(case, "agg_weighted_n2n_bwd", {**back, **absent}, expected)
+        yield GoldenVector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **absent, **out}, expected)
         if op in ("sum", "mean"):
             expected = {"grad_output_embedding": z[f"grad2_{op}_ct_out"]}
             expected |= {n: z[f"grad2_{op}_{n}"] for n in names}
-            yield Vector(case, "agg_weighted_n2n_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected)
+            yield GoldenVector(case, "agg_weighted_n2n_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected)
 
 
-def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gemnet_*: BasisEmbedding, then the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
 
     Derivatives are for the composition. Intermediate values, which the vectors lack, come from the judge.
@@ -311,42 +314,42 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         rad_W1 = padded[z["in_idx_agg2_outer"], :, z["in_idx_agg2_inner"]]
     triplets = Segments(z["in_idx_agg_outer"], int(z["in_num_edges"]))
     radial = {"rad_basis": z["in_rad_basis"], "weight": z["in_weight_radial_only"]}
-    yield Vector(name, "basis_embedding_radial_fwd", radial, {"rad_W1": z["out_radial_only"]})
+    yield GoldenVector(name, "basis_embedding_radial_fwd", radial, {"rad_W1": z["out_radial_only"]})
     embedding = {"rad_basis": z["in_rad_basis"], "weight": z["in_basis_weight"]}
-    yield Vector(name, "basis_embedding_spherical_fwd", embedding, {"rad_W1": rad_W1})
+    yield GoldenVector(name, "basis_embedding_spherical_fwd", embedding, {"rad_W1": rad_W1})
     if "out_sph_W1_per_triplet" in z:
         values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
-        yield Vector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
+        yield GoldenVector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
 
     # The factors of the bilinear other than rad_W1, by their names in the vectors.
     factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
     graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
     bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
-    yield Vector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]})
+    yield GoldenVector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]})
     back = {"grad_m_ca": z["ct_m_ca"], **bilinear}
-    yield Vector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()})
-    first = {"grad_rad_W1": _judge_value("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
+    yield GoldenVector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()})
+    first = {"grad_rad_W1": _compute_judge_value("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
-    yield Vector(name, "basis_embedding_spherical_bwd", first, expected)
+    yield GoldenVector(name, "basis_embedding_spherical_bwd", first, expected)
 
     # Second order: the embedding's bwd2 gives the cotangent of the gradient with respect to rad_W1.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
-    ggs = {"gg_rad_W1": _judge_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
+    ggs = {"gg_rad_W1": _compute_judge_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
-    yield Vector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
+    yield GoldenVector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
     # The remaining term of the composition's second order is the embedding's bwd at the rad_W1 of bwd2.
-    rest = {"grad_rad_W1": _judge_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
+    rest = {"grad_rad_W1": _compute_judge_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
-        "rad_basis": z["grad2_rad_basis"] - _judge_value("basis_embedding_spherical_bwd", rest, "rad_basis"),
-        "weight": z["grad2_basis_weight"] - _judge_value("basis_embedding_spherical_bwd", rest, "weight"),
+        "rad_basis": z["grad2_rad_basis"] - _compute_judge_value("basis_embedding_spherical_bwd", rest, "rad_basis"),
+        "weight": z["grad2_basis_weight"] - _compute_judge_value("basis_embedding_spherical_bwd", rest, "weight"),
     }
-    yield Vector(name, "basis_embedding_spherical_bwd2", second, expected)
+    yield GoldenVector(name, "basis_embedding_spherical_bwd2", second, expected)
 
 
-def _judge_value(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
+def _compute_judge_value(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
     """Return the judge's value of a field, rounded."""
-    return ask(OPERATORS[operator], values, (field,))[field][0]
+    return compute_with_judge(OPERATORS[operator], values, (field,))[field][0]
 
 
 # The vectors of each table family, and the reader of a file (by the first word of its name).
@@ -376,11 +379,11 @@ FILES = {
     "weighted": ("weighted_airfoil_bipartite", "weighted_random", "weighted_skewed"),
     "gemnet": ("gemnet_triplet", "gemnet_quadruplet_49", "gemnet_edge_to_atom"),
 }
-ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]] = {
-    "gno": _gno,
-    "athena": _athena,
-    "dimenet": _dimenet,
-    "gat": _gat,
-    "weighted": _compare_weighted,
-    "gemnet": _gemnet,
+ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[GoldenVector]]] = {
+    "gno": _read_gno,
+    "athena": _read_athena,
+    "dimenet": _read_dimenet,
+    "gat": _read_gat,
+    "weighted": _read_weighted,
+    "gemnet": _read_gemnet,
 }

@@ -10,10 +10,15 @@ from slopecheck.record import Check
 from trigraph.graphs import CSC
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import expect_dtype, field_error, form_problem, scaled_error
-from trigraph.verification.cases import half_dtype
-from trigraph.verification.judged import Judged
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.accuracy import (
+    compute_field_error,
+    compute_scaled_error,
+    describe_wrong_form,
+    expected_dtype,
+)
+from trigraph.verification.cases import find_half_dtype
+from trigraph.verification.judged import JudgedCase
+from trigraph.verification.subjects import Subject, call_subject
 
 # If attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's embedding
 # is the sum of the output cotangents at its destinations.
@@ -21,29 +26,31 @@ EVERY_NUMBER = "mha_gat_n2n_bwd"
 WIDTH = 64  # heads of width one, so that a cotangent that is not finite affects no other number
 
 
-def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Pass and return arrays in half precision where allowed, and compare with the judge; each element is rounded once.
 
     Sums are computed in float32, and the half type represents the arguments exactly.
     """
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half
-    stored, unit = half_dtype(case.half), tolerances.eps(case.half) / 2
+    stored, unit = find_half_dtype(case.half), tolerances.eps(case.half) / 2
     halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.select_present(op) if a.half}
-    outcome, checks = attempt(subject, op, case.arguments(op) | halves), []
+    outcome, checks = call_subject(subject, op, case.arguments(op) | halves), []
     for field in case.list_returned(op):
         expected = judged.result(op)[field.name]
         got: Any = outcome.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, case.half if field.half else expect_dtype(field, case))
+        note = describe_wrong_form(got, field, case.sizes, case.half if field.half else expected_dtype(field, case))
         error = math.inf
         if not note and field.half:
             once = unit * np.maximum(abs(expected[0]), tolerances.tiny(case.half))
             more = once / tolerance + unit * tolerances.eps(case.dtype) * expected[2]
-            error = scaled_error(got, expected, case.dtype, more)
+            error = compute_scaled_error(got, expected, case.dtype, more)
         elif not note:
-            error = field_error(got, field, expected, case.dtype)
+            error = compute_field_error(got, field, expected, case.dtype)
         allowed = 0.0 if field.index else tolerance
-        checks.append(judged.check(subject, op.name, "half", field.name, error, allowed, [outcome], note or case.note))
+        checks.append(
+            judged.record_check(subject, op.name, "half", field.name, error, allowed, [outcome], note or case.note)
+        )
     return checks
 
 
@@ -54,7 +61,7 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     are not finite.
     """
     every = np.arange(2**16, dtype=np.uint16)
-    numbers = np.stack([every, every, every, every + 1]).view(half_dtype(half)).reshape(4, -1, WIDTH)
+    numbers = np.stack([every, every, every, every + 1]).view(find_half_dtype(half)).reshape(4, -1, WIDTH)
     nodes = numbers.shape[1]
     # Sources 0 to nodes - 1 get each number twice, from two destinations; the others get a number and the next one.
     first = np.arange(nodes)
@@ -72,7 +79,7 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
         "graph": graph,
         "num_heads": WIDTH,
     }
-    outcome = attempt(subject, OPERATORS[EVERY_NUMBER], values, ("src_embedding",))
+    outcome = call_subject(subject, OPERATORS[EVERY_NUMBER], values, ("src_embedding",))
     got: Any = outcome.fields.get("src_embedding")
     error = math.inf
     if isinstance(got, np.ndarray) and got.dtype == numbers.dtype and got.shape == (2 * nodes, WIDTH):

@@ -18,7 +18,7 @@ from slopecheck.loading import load
 from slopecheck.outcome import LEFT_OUT, NotOffered, message_of
 from slopecheck.terminal import plain
 from trigraph.table import OPERATORS, Operator
-from trigraph.verification.subjects import Subject, backend
+from trigraph.verification.subjects import Subject, make_backend_subject
 
 
 def name_fields(
@@ -75,7 +75,7 @@ def check_signature(
         ) from error
 
 
-def _own(
+def _call_with_copies(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call the user's function with copies of the arguments; return the copies and the fields."""
@@ -105,10 +105,10 @@ def _observe_user_function(
     values: Mapping[str, Any],
     wrt: Sequence[str] | None,
 ) -> dict[str, Any]:
-    return _own(function, op, values)[1] if op.name == target else companion.call(op, values, wrt)
+    return _call_with_copies(function, op, values)[1] if op.name == target else companion.call(op, values, wrt)
 
 
-def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
+def make_user_subject(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
     """Make a user's function a subject called `name`; it is imported by that name unless `function` is given.
 
     It implements `operator`; the default is the operator with its name. Raises ValueError if the function cannot be
@@ -120,5 +120,5 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     op = OPERATORS[target]
     check_signature(name, own, op, [n for n in op.parameters if n not in op.definition.requests])
-    call = partial(_observe_user_function, own, target, backend("fortran-reference"))
-    return Subject(plain(name), False, call, target, partial(_own, own))
+    call = partial(_observe_user_function, own, target, make_backend_subject("fortran-reference"))
+    return Subject(plain(name), False, call, target, partial(_call_with_copies, own))

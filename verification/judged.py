@@ -18,12 +18,12 @@ from trigraph.verification.subjects import Subject
 T = TypeVar("T")
 
 
-def list_operators(definition: Definition) -> tuple[Operator, ...]:
+def list_main_operators(definition: Definition) -> tuple[Operator, ...]:
     """Return fwd, bwd and bwd2 of a definition."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition and op.restriction is None)
 
 
-def find_third(definition: Definition) -> Operator:
+def find_third_order(definition: Definition) -> Operator:
     """Return bwd3 of a definition."""
     return THIRD[f"{definition.name}_bwd3"]
 
@@ -33,7 +33,9 @@ def list_all_operators(definition: Definition) -> tuple[Operator, ...]:
     return tuple(op for op in OPERATORS.values() if op.definition is definition)
 
 
-def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+def compute_with_judge(
+    op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
     """Compute an operator's fields with the judge, as triples (3, ...) of hi, lo and scale; integers are unchanged.
 
     Arrays of float32 or float64 are converted exactly, arrays of pairs (2, ...) are used directly, and None is zero.
@@ -50,7 +52,7 @@ def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = Non
     return {name: triple for name, triple in fields.items() if triple is not None}
 
 
-class Judged:
+class JudgedCase:
     """A case with the judge's results, which are computed at first use."""
 
     def __init__(self, case: Case) -> None:
@@ -61,7 +63,7 @@ class Judged:
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Return triples (hi, lo, scale) of all fields of an operator; the arguments in `absent` are None."""
-        return self.cache_result((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
+        return self.cache_result((op.name, absent), lambda: compute_with_judge(op, self.arguments(op, absent)))
 
     def cache_result(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute` for this key; it is called only once."""
@@ -82,9 +84,9 @@ class Judged:
 
     def tolerance(self, subject: Subject) -> float:
         """Return the tolerance of the accuracy rule for a subject."""
-        return tolerances.accuracy(subject.chunked, self.terms, self.case.equal_terms)
+        return tolerances.accuracy_tolerance(subject.chunked, self.terms, self.case.equal_terms)
 
-    def check(
+    def record_check(
         self,
         subject: Subject,
         operator: str,

@@ -8,7 +8,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Kind:
+class CaseKind:
     """Properties of all variants of one name.
 
     Sizes are typical ones of the table, except that `entities` fixes sizes that may be zero (nodes, edges), `widths`
@@ -40,18 +40,18 @@ class Kind:
     scaled: bool = False  # cotangents are multiplied by very different powers of two, up to the ends of the format
 
 
-def _length(terms: int) -> Kind:
-    return Kind(f"sums of {terms} terms over the edges", entities=terms, widths="least", many=True)
+def _make_long_sums_kind(terms: int) -> CaseKind:
+    return CaseKind(f"sums of {terms} terms over the edges", entities=terms, widths="least", many=True)
 
 
-def _heads(width: int) -> Kind:
+def _make_many_heads_kind(width: int) -> CaseKind:
     """Return a kind with more heads than are processed together (4 and 8); widths fill whole vectors of a processor."""
     remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
-    return Kind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
+    return CaseKind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
 
 BEYOND_LANES = "rows wider than the threads of a block take at once"
-ORDINARY = Kind(differenced=True, batch=True, called=True, third=True)
+ORDINARY = CaseKind(differenced=True, batch=True, called=True, third=True)
 CASE_KINDS = {
     "regular": replace(ORDINARY, every_setting=True),
     "second sizes": ORDINARY,
@@ -59,8 +59,8 @@ CASE_KINDS = {
     "shared rows": replace(
         ORDINARY, remark="several positions of the graph read one row of the edge arrays, and some rows are unused"
     ),
-    "square": Kind("as many sources as destinations"),
-    "skewed": Kind(
+    "square": CaseKind("as many sources as destinations"),
+    "skewed": CaseKind(
         "one node, row or segment has more than 256 terms to sum",
         widths="least",
         every_setting=True,
@@ -70,7 +70,7 @@ CASE_KINDS = {
         batch=True,
         third=True,
     ),
-    "boundaries": Kind(
+    "boundaries": CaseKind(
         "sums of 256, 257 and 512 terms, and long sums first and last",
         widths="least",
         every_setting=True,
@@ -79,35 +79,35 @@ CASE_KINDS = {
         equal_terms=True,
     ),
     # Only three nodes, edges and so on, because the judge is slow at such widths.
-    "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
-    "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
-    "scaled cotangents": Kind(
+    "wide": CaseKind("widths above 64, and odd", entities=3, widths="wide", large=True),
+    "one channel": CaseKind("an axis of length 1", widths="one channel", one_thread=True, called=True),
+    "scaled cotangents": CaseKind(
         "cotangents that are many powers of two apart", widths="least", one_thread=True, third=True, scaled=True
     ),
-    "integers": Kind(
+    "integers": CaseKind(
         "small integers: sums are exact in every order",
         data="integers",
         every_setting=True,
         one_thread=True,
         third=True,
     ),
-    "one edge": Kind("a single edge", entities=1, one_thread=True, third=True),
-    "no edges": Kind(
+    "one edge": CaseKind("a single edge", entities=1, one_thread=True, third=True),
+    "no edges": CaseKind(
         "rows of edge arrays that nothing uses, and every sum is empty", one_thread=True, called=True, third=True
     ),
-    "no nodes": Kind("arrays of length 0", entities=0, one_thread=True, third=True),
-    "length 700": _length(700),
-    "length 256": _length(256),
-    "length 257": replace(_length(257), third=True),
-    "length 512": _length(512),
+    "no nodes": CaseKind("arrays of length 0", entities=0, one_thread=True, third=True),
+    "length 700": _make_long_sums_kind(700),
+    "length 256": _make_long_sums_kind(256),
+    "length 257": replace(_make_long_sums_kind(257), third=True),
+    "length 512": _make_long_sums_kind(512),
     # Images of i other than the image in e are left out, and nodes have enough edges to use the linear sum.
-    "images": Kind(
+    "images": CaseKind(
         "two images of every other node, both left out of a triplet sum that is linear in the edges",
         large=True,
         called=True,
         third=True,
     ),
-    "unused rows": Kind(
+    "unused rows": CaseKind(
         "rows of edge arrays after those that positions read",
         every_setting=True,
         one_thread=True,
@@ -116,7 +116,7 @@ CASE_KINDS = {
     ),
     # Values shared by all positions of that source equal their mean over the attention, so that products of deviations
     # from means vanish, except for products of rounding errors.
-    "saturated": Kind(
+    "saturated": CaseKind(
         "parallel edges of one source have all the attention of a destination, the others' scores being far below",
         sizes={"num_dst_nodes": 4, "num_positions": 41},
         factors={"attention_weights": 64.0, "edge_embedding": 1 / 64},
@@ -125,20 +125,20 @@ CASE_KINDS = {
         called=True,
         third=True,
     ),
-    "heads of 8": _heads(8),
-    "heads of 16": _heads(16),
-    "rows of 132": Kind(BEYOND_LANES, sizes={"dim": 132}),
-    "features of 132": Kind(BEYOND_LANES, sizes={"f_in": 132}),
-    "slabs": Kind(
+    "heads of 8": _make_many_heads_kind(8),
+    "heads of 16": _make_many_heads_kind(16),
+    "rows of 132": CaseKind(BEYOND_LANES, sizes={"dim": 132}),
+    "features of 132": CaseKind(BEYOND_LANES, sizes={"f_in": 132}),
+    "slabs": CaseKind(
         "whole blocks of hidden units, features and nodes, which are read 16 bytes at a time, and shares of a block",
         sizes={"num_dst_nodes": 18, "num_positions": 24, "hidden": 40, "f_in": 36, "f_out": 32},
     ),
 }
 
 
-def find_case_kind(name: str) -> Kind:
+def find_case_kind(name: str) -> CaseKind:
     """Return the kind with a variant's name; hubs and real inputs have the default kind."""
-    return CASE_KINDS.get(name, Kind())
+    return CASE_KINDS.get(name, CaseKind())
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,11 @@ class Variant:
     pick: int  # chooses among the typical sizes
     index: type[np.signedinteger[Any]]  # index dtype of the graph
     setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and absent inputs (None)
-    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.hub`), else 0
+    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.build_hub`), else 0
     hub_data: str = ""  # distribution of numbers for hubs
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CaseKind:
         """The properties of variants with its name."""
         return find_case_kind(self.name)
 

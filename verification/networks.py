@@ -21,15 +21,15 @@ HEADS, DIM_HEAD = 2, 3
 
 
 @cache  # depends only on the installed file
-def airfoil() -> dict[str, np.ndarray]:
+def load_airfoil() -> dict[str, np.ndarray]:
     """Return the arrays of pyamg's airfoil mesh, and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
         return dict(archive)
 
 
-def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_airfoil_mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return node positions, and source and destination of every edge; a patch has the in-edges of `NEAR` nodes."""
-    z = airfoil()
+    z = load_airfoil()
     positions, offsets, src = z["positions"], z["offsets"], z["indices"]
     dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
     if patch:
@@ -42,7 +42,7 @@ def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return positions, src, dst
 
 
-def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
+def draw_power_law_graph(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
     """Return a graph whose in- and out-degrees decrease as rank**-exponent; rows of edge arrays are positions.
 
     Exponents are between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
@@ -62,7 +62,7 @@ def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, see
 
 
 @cache  # depends only on the installed file
-def club() -> tuple[CSC, np.ndarray, np.ndarray]:
+def load_karate_club() -> tuple[CSC, np.ndarray, np.ndarray]:
     """Return Zachary's karate club: graph (both directions of an edge share a row), row weights, members' sides."""
     with np.load(DATA / "karate.npz") as archive:
         ends, weights, side = archive["ends"], archive["weights"], archive["side"]
@@ -71,7 +71,7 @@ def club() -> tuple[CSC, np.ndarray, np.ndarray]:
     return CSC.from_coo(src, dst, len(side), len(side), rows, len(ends)), weights, side
 
 
-def _some(graph: CSC, nodes: np.ndarray) -> CSC:
+def _select_in_edges(graph: CSC, nodes: np.ndarray) -> CSC:
     """Return the in-edges of some destinations, with renumbered sources and rows."""
     spans = [np.arange(graph.offsets[i], graph.offsets[i + 1]) for i in nodes]
     sources, numbers = np.unique(graph.indices[np.concatenate(spans)], return_inverse=True)
@@ -79,12 +79,12 @@ def _some(graph: CSC, nodes: np.ndarray) -> CSC:
     return CSC(offsets, numbers.astype(np.int64), len(sources))
 
 
-def _sines(nodes: int, width: int, phase: float) -> np.ndarray:
+def _make_sine_features(nodes: int, width: int, phase: float) -> np.ndarray:
     """Return features for nodes without any: a different sine for each column."""
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
-def _arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
+def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
     """Return arguments of fwd: the given ones, and sines for other features."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
@@ -94,10 +94,10 @@ def _arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str,
         "return_softmax_scores": True,
         "activation": "tanh",
         "negative_slope": 0.2,
-        "src_embedding": _sines(graph.num_src_nodes, width, 0.0),
-        "dst_embedding": _sines(graph.num_dst_nodes, width, 1.0),
+        "src_embedding": _make_sine_features(graph.num_src_nodes, width, 0.0),
+        "dst_embedding": _make_sine_features(graph.num_dst_nodes, width, 1.0),
         "edge_embedding": None,
-        "embedding": _sines(graph.num_src_nodes, width, 0.0),
+        "embedding": _make_sine_features(graph.num_src_nodes, width, 0.0),
         "edge_weight": 1 + 0.5 * np.sin(np.arange(graph.num_edges)),
         "op": "mean",
         "mean_by": "weight",
@@ -109,9 +109,9 @@ def _arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str,
     return values
 
 
-def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return the values of the airfoil mesh: positions are features, and shorter edges have larger weights."""
-    positions, src, dst = mesh(patch)
+    positions, src, dst = make_airfoil_mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
     along = positions[src] - positions[dst]
     length = np.linalg.norm(along, axis=1, keepdims=True)
@@ -119,22 +119,22 @@ def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
     sines = np.concatenate([np.sin(positions), np.cos(positions), np.sin(sums), positions[:, :1]], 1)
     directions = np.tile(along / length, (1, HEADS * DIM_HEAD // 2))
     arrays = {"src_embedding": sines, "dst_embedding": sines, "edge_embedding": directions, "embedding": sines}
-    return _arguments(graph, {}, **arrays, edge_weight=1 / (1 + length[:, 0]))
+    return _complete_arguments(graph, {}, **arrays, edge_weight=1 / (1 + length[:, 0]))
 
 
-def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return the values of the karate club: sides of members, and how often two members met."""
-    graph, weights, side = club()
-    member = _sines(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
+    graph, weights, side = load_karate_club()
+    member = _make_sine_features(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
     arrays = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
-    return _arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **arrays)
+    return _complete_arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **arrays)
 
 
-def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def make_power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return the values of the power law; its patch has the in-edges of some destinations of middle rank."""
-    graph = power_law()
+    graph = draw_power_law_graph()
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")
-        graph = _some(graph, order[NODES // 10 : NODES // 10 + PATCH])
-    return _arguments(graph, {"num_heads": 1})
+        graph = _select_in_edges(graph, order[NODES // 10 : NODES // 10 + PATCH])
+    return _complete_arguments(graph, {"num_heads": 1})

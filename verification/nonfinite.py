@@ -9,9 +9,9 @@ import numpy as np
 from slopecheck.outcome import Outcome
 from slopecheck.record import Check
 from trigraph.table import Argument, Operator
-from trigraph.verification.accuracy import expect_dtype, form_problem
-from trigraph.verification.judged import Judged, ask
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.accuracy import describe_wrong_form, expected_dtype
+from trigraph.verification.judged import JudgedCase, compute_with_judge
+from trigraph.verification.subjects import Subject, call_subject
 
 
 class Spoiler(NamedTuple):
@@ -31,49 +31,49 @@ class Spoiler(NamedTuple):
 SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
 
 
-def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
+def list_spoilers(argument: Argument) -> tuple[Spoiler, ...]:
     """Return the spoilers for an argument; -inf is left out for positive arguments, because it would be refused."""
     return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
 
 
-def _spoil(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
+def _spoil_array(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
     changed: np.ndarray = array.copy()
     first = int(spoiler.part * (changed.size - 1))
     changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
     return changed
 
 
-def _marks(array: np.ndarray, value: float) -> np.ndarray:
+def _mark_spoilt(array: np.ndarray, value: float) -> np.ndarray:
     """Return a mask of spoilt results: NaN or, for an infinite `value`, which may turn into NaN, any not finite."""
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
-def _expect_marks(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
+def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
     """Return the judge's masks of each field, or the field itself if it holds integers."""
     arguments = judged.case.arguments(op)
-    arguments[name] = _spoil(arguments[name], spoiler)
+    arguments[name] = _spoil_array(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
-        fields = ask(op, arguments)
+        fields = compute_with_judge(op, arguments)
     integers = {f.name for f in op.fields if f.index}
-    return {n: a if n in integers else _marks(a[0], spoiler.value) for n, a in fields.items()}
+    return {n: a if n in integers else _mark_spoilt(a[0], spoiler.value) for n, a in fields.items()}
 
 
-def _wrong(
-    subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler
+def _count_wrong_elements(
+    subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
     """Return the call and, for each field, the number of wrong elements and the problem."""
     case, wrong = judged.case, {}
     expected = judged.cache_result((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
-    arguments[name] = _spoil(arguments[name], spoiler)
+    arguments[name] = _spoil_array(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
-        outcome = attempt(subject, op, arguments)
+        outcome = call_subject(subject, op, arguments)
     for field in case.list_returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, expect_dtype(field, case))
+        note = describe_wrong_form(got, field, case.sizes, expected_dtype(field, case))
         error = math.inf
         if not note:
-            marks = got if field.index else _marks(got, spoiler.value)
+            marks = got if field.index else _mark_spoilt(got, spoiler.value)
             # The judge's bwd3 differentiates every product that bwd and bwd2 form, also with respect to factors that do
             # not change. Their derivative is 0, and 0 NaN is NaN: a backend that leaves such products out spoils less.
             unequal = marks & ~expected[field.name] if op.order == 3 else marks != expected[field.name]
@@ -82,7 +82,7 @@ def _wrong(
     return outcome, wrong
 
 
-def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -> list[Check]:
+def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: str) -> list[Check]:
     """Spoil some elements of an argument; exactly the results that the judge spoils must be spoilt.
 
     The error of a field is the number, over all spoilers, of elements that are spoilt only for the subject or, below
@@ -90,11 +90,13 @@ def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -
     error.
     """
     (argument,) = (a for a in op.arguments if a.name == name)
-    calls, trials = zip(*(_wrong(subject, judged, op, name, s) for s in spoilers(argument)), strict=True)
+    calls, trials = zip(
+        *(_count_wrong_elements(subject, judged, op, name, s) for s in list_spoilers(argument)), strict=True
+    )
     checks = []
     for field in judged.case.list_returned(op):
         errors, notes = zip(*(trial[field.name] for trial in trials), strict=True)
         note = next(filter(None, notes), "")
-        check = judged.check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)
+        check = judged.record_check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)
         checks.append(replace(check, case=f"{judged.case.name}, spoilt {name}"))
     return checks

@@ -24,11 +24,21 @@ from trigraph.fortran import judge
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.differences import inner, rounded_gap, with_verdict
+from trigraph.verification.differences import add_verdict, compute_rounded_gap, sum_inner_products
 from trigraph.verification.graphs.edges import renumber_graph
-from trigraph.verification.judged import ask
-from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
-from trigraph.verification.subjects import Subject, arrays_of, backend
+from trigraph.verification.judged import compute_with_judge
+from trigraph.verification.structures import (
+    BASIS,
+    MIDDLE,
+    SUM,
+    WHOLE,
+    WIDTH,
+    AtomicStructure,
+    InteractionModel,
+    draw_numbers,
+    make_model,
+)
+from trigraph.verification.subjects import Subject, compute_arrays, make_backend_subject
 
 # The operators of each check's chain; the check is recorded under the first.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
@@ -46,7 +56,7 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class System:
+class PhysicalSystem:
     """Atoms, graph and model; `target` (num_nodes, 3) has the target forces of the loss."""
 
     name: str
@@ -54,7 +64,7 @@ class System:
     offset: np.ndarray
     cutoff: float
     graph: EdgeGraph
-    model: Model
+    model: InteractionModel
     target: np.ndarray
     note: str = ""
 
@@ -72,23 +82,25 @@ class System:
         return {"num_edges": self.graph.num_edges, "num_nodes": self.graph.num_nodes, **widths}
 
     @cached_property
-    def rounding(self) -> tuple[float, float]:
-        """Scales of the rounding errors of energy and loss, from the judge's scales of each step, see `_rounding`."""
-        return _rounding(self)
+    def rounding_scales(self) -> tuple[float, float]:
+        """Scales of the rounding errors of energy and loss, see `_compute_rounding_scales`."""
+        return _compute_rounding_scales(self)
 
 
-def prepare(structure: Structure) -> System:
+def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
     """Return the system of a structure, or of a part of it that fits into memory with pyref."""
-    some = structure.within(WHOLE)
-    target = numbers(f"{structure.name} forces", len(some.positions), 3)
-    return System(some.name, some.positions, some.offset, some.cutoff, some.graph, model(some), target, some.note)
+    some = structure.limit_triplets(WHOLE)
+    target = draw_numbers(f"{structure.name} forces", len(some.positions), 3)
+    return PhysicalSystem(
+        some.name, some.positions, some.offset, some.cutoff, some.graph, make_model(some), target, some.note
+    )
 
 
 # ---- the chain -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Forward:
+class EnergyResults:
     """Intermediate results of the energy that its derivatives need."""
 
     vec: np.ndarray
@@ -99,18 +111,18 @@ class Forward:
     message: np.ndarray
     out: np.ndarray
 
-    def basis(self, s: System) -> dict[str, Any]:
+    def basis(self, s: PhysicalSystem) -> dict[str, Any]:
         """Return the arguments of radial_basis_fwd."""
         return {"dist": self.dist, "freq": s.model.freq, **BASIS}
 
-    def sum(self, s: System) -> dict[str, Any]:
+    def sum(self, s: PhysicalSystem) -> dict[str, Any]:
         """Return the arguments of agg_edge_to_edge_fwd."""
         arrays = {"vec": self.vec, "sbf_rad": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
         return {**arrays, "graph": s.graph, **SUM}
 
 
 @dataclass(frozen=True)
-class Backward:
+class ForceResults:
     """Gradients of the energy with respect to the edge vectors (`edge`), and intermediate results."""
 
     sum: Mapping[str, np.ndarray]
@@ -120,18 +132,18 @@ class Backward:
     forces: np.ndarray
 
 
-def forward(call: Call, s: System) -> Forward:
+def compute_energy(call: Call, s: PhysicalSystem) -> EnergyResults:
     """Evaluate the energy."""
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
     length = np.linalg.norm(vec, axis=1)
     dist = length / s.cutoff
     basis = call("radial_basis_fwd", dist=dist, freq=s.model.freq, **BASIS)
     message = s.model.embedding * (basis["rbf"] @ s.model.projection)
-    part = Forward(vec, vec / length[:, None], dist, basis["rbf"], basis["sbf_rad"], message, np.empty(0))
+    part = EnergyResults(vec, vec / length[:, None], dist, basis["rbf"], basis["sbf_rad"], message, np.empty(0))
     return replace(part, out=call("agg_edge_to_edge_fwd", **part.sum(s))["out"])
 
 
-def backward(call: Call, s: System, f: Forward) -> Backward:
+def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResults:
     """Evaluate the forces from the gradient of sum(readout * out) through both operators."""
     of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.sum(s))
     grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
@@ -141,11 +153,11 @@ def backward(call: Call, s: System, f: Forward) -> Backward:
     other = s.graph.src != s.graph.dst  # an atom's own images move with it
     np.subtract.at(forces, s.graph.src[other], edge[other])
     np.add.at(forces, s.graph.dst[other], edge[other])
-    return Backward(of_sum, grad_rbf, of_basis["dist"], edge, forces)
+    return ForceResults(of_sum, grad_rbf, of_basis["dist"], edge, forces)
 
 
 @dataclass(frozen=True)
-class Second:
+class ForceGradients:
     """Gradient of sum(t * forces) with respect to parameters, and the cotangents of every step of the chain."""
 
     parameters: dict[str, np.ndarray]
@@ -158,7 +170,9 @@ class Second:
     vec: np.ndarray
 
 
-def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Second:
+def differentiate_forces(
+    call: Call, s: PhysicalSystem, f: EnergyResults, b: ForceResults, t: np.ndarray
+) -> ForceGradients:
     """Differentiate sum(t * forces) with respect to parameters and vectors, by bwd2 of both operators."""
     m = s.model
     edge = t[s.graph.dst] - t[s.graph.src]
@@ -190,15 +204,15 @@ def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Sec
     length = f.dist[:, None] * s.cutoff
     bent = (edge - f.unit * (edge * f.unit).sum(1, keepdims=True)) / length * b.grad_dist[:, None] / s.cutoff
     vec = of_sum["vec"] + (of_basis["dist"] + first["dist"])[:, None] * f.unit / s.cutoff + bent
-    return Second(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
+    return ForceGradients(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
 
 
-def _caller(subject: Subject) -> Call:
+def _make_caller(subject: Subject) -> Call:
     """Return a function that calls the subject's operators by name; it raises `CallError`."""
 
     def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
-        return arrays_of(subject, op, values, [field.name for field in op.fields])
+        return compute_arrays(subject, op, values, [field.name for field in op.fields])
 
     return call
 
@@ -206,39 +220,39 @@ def _caller(subject: Subject) -> Call:
 # ---- differences -----------------------------------------------------------------------------------------------------
 
 
-def _energy(call: Call, s: System) -> Products:
-    return [(judge.pair(s.model.readout), judge.pair(forward(call, s).out))]
+def _energy_pairs(call: Call, s: PhysicalSystem) -> Products:
+    return [(judge.pair(s.model.readout), judge.pair(compute_energy(call, s).out))]
 
 
-def _loss(call: Call, s: System) -> Products:
+def _loss_pairs(call: Call, s: PhysicalSystem) -> Products:
     """Return half the sum of squared force errors, as products."""
-    missing = judge.pair(backward(call, s, forward(call, s)).forces - s.target)
+    missing = judge.pair(compute_forces(call, s, compute_energy(call, s)).forces - s.target)
     return [(0.5 * missing, missing)]
 
 
-def _displace(s: System, name: str, value: np.ndarray) -> System:
+def _replace_value(s: PhysicalSystem, name: str, value: np.ndarray) -> PhysicalSystem:
     if name == "positions":
         return replace(s, positions=value)
     return replace(s, model=replace(s.model, **{name: value}))
 
 
-def _difference(
+def _compute_difference_errors(
     call: Call,
-    s: System,
+    s: PhysicalSystem,
     name: str,
     gradient: np.ndarray,
-    function: Callable[[Call, System], Products],
+    function: Callable[[Call, PhysicalSystem], Products],
     direction: np.ndarray,
 ) -> list[float]:
     """Return |f(x+) - f(x-) - <gradient, x+ - x->| / sum |gradient_i (x+ - x-)_i| by step, as in differences.py."""
     x = s.positions if name == "positions" else getattr(s.model, name)
     errors = []
     for step in STEPS:
-        plus = function(call, _displace(s, name, x + step * direction))
-        minus = function(call, _displace(s, name, x - step * direction))
-        products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
-        _, size = inner(products)
-        residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
+        plus = function(call, _replace_value(s, name, x + step * direction))
+        minus = function(call, _replace_value(s, name, x - step * direction))
+        products = [(judge.pair(gradient), compute_rounded_gap(x, step, direction))]
+        _, size = sum_inner_products(products)
+        residual, terms = sum_inner_products([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
         # If atoms have only their own images as neighbours, nothing depends on x: both are equal up to rounding.
         equal = abs(residual) <= SUM_ROUNDING * terms
         errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
@@ -246,37 +260,41 @@ def _difference(
 
 
 def _judge_curve(
-    subject: Subject, s: System, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
+    subject: Subject, s: PhysicalSystem, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
     """Return the check of a curve of errors at `STEPS`."""
-    tolerance = tolerances.differences("float64")
+    tolerance = tolerances.difference_tolerance("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
     # The floors are zero: neither energy nor loss is a polynomial, so the order must show.
-    return with_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
+    return add_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
-def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"][0]) -> list[Check]:
+def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["forces"][0]) -> list[Check]:
     """Compare forces with differences of the energy with respect to all positions, along one random direction."""
-    call = _caller(subject)
+    call = _make_caller(subject)
 
     def curve() -> list[float]:
-        forces = backward(call, s, forward(call, s)).forces
-        direction = numbers(f"{s.name} displacement", *s.positions.shape)
-        return _difference(call, s, "positions", -forces, _energy, direction)
+        forces = compute_forces(call, s, compute_energy(call, s)).forces
+        direction = draw_numbers(f"{s.name} displacement", *s.positions.shape)
+        return _compute_difference_errors(call, s, "positions", -forces, _energy_pairs, direction)
 
     return [_judge_curve(subject, s, operator, "forces", "positions", curve)]
 
 
-def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
+def check_force_training(
+    subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["force training"][0]
+) -> list[Check]:
     """Compare the gradient of a loss of forces with respect to the parameters with differences of the loss."""
-    call = _caller(subject)
+    call = _make_caller(subject)
 
     def curve(name: str) -> list[float]:
-        f = forward(call, s)
-        b = backward(call, s, f)
-        gradient = second(call, s, f, b, b.forces - s.target).parameters[name]
+        f = compute_energy(call, s)
+        b = compute_forces(call, s, f)
+        gradient = differentiate_forces(call, s, f, b, b.forces - s.target).parameters[name]
         x = getattr(s.model, name)
-        return _difference(call, s, name, gradient, _loss, x * numbers(f"{s.name} {name} direction", *x.shape))
+        return _compute_difference_errors(
+            call, s, name, gradient, _loss_pairs, x * draw_numbers(f"{s.name} {name} direction", *x.shape)
+        )
 
     return [_judge_curve(subject, s, operator, "force training", name, partial(curve, name)) for name in TRAINED]
 
@@ -288,24 +306,24 @@ def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
     return float(sum(np.sum(abs(a) * abs(b)) for a, b in pairs))
 
 
-def _rounding(s: System) -> tuple[float, float]:
+def _compute_rounding_scales(s: PhysicalSystem) -> tuple[float, float]:
     """Return scales of the rounding errors of E and of sum(target * F): the weighted sums of the scales of each step.
 
     Steps are the two operators and their derivatives (with the judge's scales), the products with the projection, and
     the vectors, which have the rounding errors of positions and offset after any motion.
     """
-    call = _caller(backend("pyref"))
-    f = forward(call, s)
-    b = backward(call, s, f)
-    d = second(call, s, f, b, s.target)
+    call = _make_caller(make_backend_subject("pyref"))
+    f = compute_energy(call, s)
+    b = compute_forces(call, s, f)
+    d = differentiate_forces(call, s, f, b, s.target)
     m = s.model
 
-    def scales(name: str, **values: Any) -> dict[str, np.ndarray]:
-        return {field: triple[2] for field, triple in ask(OPERATORS[name], values).items()}
+    def judge_scales(name: str, **values: Any) -> dict[str, np.ndarray]:
+        return {field: triple[2] for field, triple in compute_with_judge(OPERATORS[name], values).items()}
 
-    basis, out = scales("radial_basis_fwd", **f.basis(s)), scales("agg_edge_to_edge_fwd", **f.sum(s))["out"]
-    of_sum = scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.sum(s))
-    dist = scales("radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.basis(s))["dist"]
+    basis, out = judge_scales("radial_basis_fwd", **f.basis(s)), judge_scales("agg_edge_to_edge_fwd", **f.sum(s))["out"]
+    of_sum = judge_scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.sum(s))
+    dist = judge_scales("radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["sbf_rad"], **f.basis(s))["dist"]
     message = abs(m.embedding) * (abs(f.rbf) @ abs(m.projection))
     back_rbf = (abs(b.sum["embedding"]) * abs(m.embedding)) @ abs(m.projection).T
     ends = abs(s.positions[s.graph.src]) + abs(s.positions[s.graph.dst]) + abs(s.offset)
@@ -322,11 +340,11 @@ def _rounding(s: System) -> tuple[float, float]:
     return energy, forces
 
 
-def _rotate(matrix: np.ndarray, s: System) -> System:
+def _rotate_system(matrix: np.ndarray, s: PhysicalSystem) -> PhysicalSystem:
     return replace(s, positions=s.positions @ matrix, offset=s.offset @ matrix, target=s.target @ matrix)
 
 
-def _renumber(s: System) -> System:
+def _renumber_atoms(s: PhysicalSystem) -> PhysicalSystem:
     """Renumber the atoms; sort edges by their new source, in a random order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
@@ -345,30 +363,30 @@ def _renumber(s: System) -> System:
 
 # The angle and axis are not symmetries of any structure.
 TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
-MOTIONS: dict[str, Callable[[System], System]] = {
-    "rotated": partial(_rotate, TURN),
-    "mirrored": partial(_rotate, -np.eye(3)),
+MOTIONS: dict[str, Callable[[PhysicalSystem], PhysicalSystem]] = {
+    "rotated": partial(_rotate_system, TURN),
+    "mirrored": partial(_rotate_system, -np.eye(3)),
     "translated": lambda s: replace(s, positions=s.positions + TRANSLATION),
-    "renumbered": _renumber,
+    "renumbered": _renumber_atoms,
 }
 
 
-def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
+def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
     """Compare the energy, and forces along `target`, which moves with the atoms, before and after each of `MOTIONS`.
 
     Errors are in units of eps * scale of rounding errors; each value may differ from the exact one by the tolerance c.
     """
-    call = _caller(subject)
+    call = _make_caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
 
-    def measure(system: System) -> tuple[np.ndarray, np.ndarray]:
-        f = forward(call, system)
-        forces = backward(call, system, f).forces
+    def measure(system: PhysicalSystem) -> tuple[np.ndarray, np.ndarray]:
+        f = compute_energy(call, system)
+        forces = compute_forces(call, system, f).forces
         pairs = (system.model.readout, f.out), (system.target, forces)
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
-    rounding: tuple[float, float] = s.rounding  # computed here, so that the judge's time is not counted
+    rounding: tuple[float, float] = s.rounding_scales  # computed here, so that the judge's time is not counted
     checks, before = [], None
     for name, motion in MOTIONS.items():
         start, moved = time.perf_counter(), motion(s)
@@ -381,7 +399,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         except ValueError as failure:  # a call failed, or shapes do not fit
             problem = str(failure)
         seconds = (time.perf_counter() - start) / 2
-        tolerance = 2 * tolerances.accuracy(subject.chunked, terms)
+        tolerance = 2 * tolerances.accuracy_tolerance(subject.chunked, terms)
         for field, error in zip(("energy", "forces"), errors, strict=True):
             case = f"{s.name}, {name}"
             check = Check(operator, subject.name, "float64", "invariance", case, field, error, tolerance)
@@ -389,7 +407,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
     return checks
 
 
-CHECKS: dict[str, Callable[[Subject, System, str], list[Check]]] = {
+CHECKS: dict[str, Callable[[Subject, PhysicalSystem, str], list[Check]]] = {
     "forces": check_forces,
     "force training": check_force_training,
     "invariance": check_invariance,

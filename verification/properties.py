@@ -17,10 +17,16 @@ from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cp
 from trigraph.fortran.threads import restore_num_threads, set_num_threads
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import check_accuracy, expect_dtype, field_error, form_problem, scaled_error
+from trigraph.verification.accuracy import (
+    check_accuracy,
+    compute_field_error,
+    compute_scaled_error,
+    describe_wrong_form,
+    expected_dtype,
+)
 from trigraph.verification.case import Case
-from trigraph.verification.judged import Judged, ask, find_third, list_operators
-from trigraph.verification.subjects import Subject, attempt, call_and_catch, extent
+from trigraph.verification.judged import JudgedCase, compute_with_judge, find_third_order, list_main_operators
+from trigraph.verification.subjects import Subject, call_and_catch, call_subject, memory_extent
 from trigraph.verification.transforms import embed_in_batch, list_member_fields, renumber_case
 
 THREADS = (1, 2, 3)
@@ -28,7 +34,7 @@ THREADS = (1, 2, 3)
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
-def _inner(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
+def _sum_inner_products(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
     """Return (hi, lo, scale) of the sum over names of <weight, field>; NaN if a field is missing or does not fit."""
     total = np.zeros(3)
     for name, weight in weights.items():
@@ -39,13 +45,13 @@ def _inner(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.n
     return total
 
 
-def _scale(weights: Mapping[str, np.ndarray], triples: Mapping[str, np.ndarray]) -> float:
+def _sum_scales(weights: Mapping[str, np.ndarray], triples: Mapping[str, np.ndarray]) -> float:
     return sum(float(np.sum(abs(weight) * triples[name][2])) for name, weight in weights.items())
 
 
-def _two_sides(
+def _check_equal_sums(
     subject: Subject,
-    judged: Judged,
+    judged: JudgedCase,
     op: Operator,
     kind: str,
     sides: tuple[np.ndarray, np.ndarray],
@@ -57,48 +63,48 @@ def _two_sides(
     unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
     error = float(abs((left - right) + (left_low - right_low)) / unit)
     names = ", ".join(f.name for f in op.fields)
-    return judged.check(subject, op.name, kind, names, error, judged.tolerance(subject), calls, judged.case.note)
+    return judged.record_check(subject, op.name, kind, names, error, judged.tolerance(subject), calls, judged.case.note)
 
 
-def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None) -> Check:
+def check_adjoint(subject: Subject, judged: JudgedCase, operator: str | None = None) -> Check:
     """Check <g, jvp(v)> = <bwd(g), v>, with the Jacobian-vector product jvp(v) = bwd2(gg=v).grad_<output>.
 
     `operator` is the name for the record (default: the name of bwd2).
     """
     case = judged.case
-    _, bwd, bwd2 = list_operators(case.definition)
-    first = attempt(subject, bwd, case.arguments(bwd))
-    second = attempt(subject, bwd2, case.arguments(bwd2))
+    _, bwd, bwd2 = list_main_operators(case.definition)
+    first = call_subject(subject, bwd, case.arguments(bwd))
+    second = call_subject(subject, bwd2, case.arguments(bwd2))
     ggs = {a.name: case.ggs[f"gg_{a.name}"] for a in case.inputs}
-    scale = _scale(case.grads, judged.result(bwd2)) + _scale(ggs, judged.result(bwd))
-    sides = _inner(case.grads, second.fields), _inner(ggs, first.fields)
-    check = _two_sides(subject, judged, bwd2, "adjoint", sides, scale, (first, second))
+    scale = _sum_scales(case.grads, judged.result(bwd2)) + _sum_scales(ggs, judged.result(bwd))
+    sides = _sum_inner_products(case.grads, second.fields), _sum_inner_products(ggs, first.fields)
+    check = _check_equal_sums(subject, judged, bwd2, "adjoint", sides, scale, (first, second))
     return replace(check, operator=operator or bwd2.name)
 
 
-def check_symmetry(subject: Subject, judged: Judged) -> Check:
+def check_symmetry(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd2(gg=v).inputs, w> = <bwd2(gg=w).inputs, v>: second derivatives of <g, fwd> are symmetric."""
     case = judged.case
-    bwd2 = list_operators(case.definition)[2]
+    bwd2 = list_main_operators(case.definition)[2]
     names = [a.name for a in case.inputs]
     v = {n: case.ggs[f"gg_{n}"] for n in names}
     w = {n: case.directions[n] for n in names}
     exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
-    one = attempt(subject, bwd2, case.arguments(bwd2))
-    other = attempt(subject, bwd2, exchanged)
-    turned = judged.cache_result((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
-    scale = _scale(w, judged.result(bwd2)) + _scale(v, turned)
-    sides = _inner(w, one.fields), _inner(v, other.fields)
-    return _two_sides(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
+    one = call_subject(subject, bwd2, case.arguments(bwd2))
+    other = call_subject(subject, bwd2, exchanged)
+    turned = judged.cache_result((bwd2.name, "exchanged"), lambda: compute_with_judge(bwd2, exchanged, names))
+    scale = _sum_scales(w, judged.result(bwd2)) + _sum_scales(v, turned)
+    sides = _sum_inner_products(w, one.fields), _sum_inner_products(v, other.fields)
+    return _check_equal_sums(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
 
 
-def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
+def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>.
 
     a' and g' are directions of the cotangents gg_ and grad_; bwd2 is linear in both, so its derivative is bwd2 at them.
     """
     case = judged.case
-    bwd2, bwd3 = list_operators(case.definition)[2], find_third(case.definition)
+    bwd2, bwd3 = list_main_operators(case.definition)[2], find_third_order(case.definition)
     along = {n: case.directions[n] for n in (*case.ggs, *case.grads)}
     sums = [
         ({**case.arguments(bwd2), **{n: along[n] for n in case.ggs}}, case.gggs),
@@ -107,21 +113,28 @@ def check_adjoint_of_third(subject: Subject, judged: Judged) -> Check:
             {f"ggg_{a.name}": case.gggs[f"ggg_{a.name}"] for a in case.inputs},
         ),
     ]
-    third = attempt(subject, bwd3, case.arguments(bwd3))
-    calls, left, right, scale = [third], _inner(along, third.fields), np.zeros(3), _scale(along, judged.result(bwd3))
+    third = call_subject(subject, bwd3, case.arguments(bwd3))
+    calls, left, right, scale = (
+        [third],
+        _sum_inner_products(along, third.fields),
+        np.zeros(3),
+        _sum_scales(along, judged.result(bwd3)),
+    )
     for number, (arguments, cotangents) in enumerate(sums):
         weights = {n.removeprefix("ggg_"): w for n, w in cotangents.items()}
-        calls.append(attempt(subject, bwd2, arguments))
-        right += _inner(weights, calls[-1].fields)
-        expected = judged.cache_result((bwd3.name, "adjoint", number), partial(ask, bwd2, arguments, tuple(weights)))
-        scale += _scale(weights, expected)
-    return _two_sides(subject, judged, bwd3, "adjoint", (left, right), scale, calls)
+        calls.append(call_subject(subject, bwd2, arguments))
+        right += _sum_inner_products(weights, calls[-1].fields)
+        expected = judged.cache_result(
+            (bwd3.name, "adjoint", number), partial(compute_with_judge, bwd2, arguments, tuple(weights))
+        )
+        scale += _sum_scales(weights, expected)
+    return _check_equal_sums(subject, judged, bwd3, "adjoint", (left, right), scale, calls)
 
 
-def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
+def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Check that <bwd3(c, a).inputs, u> is equal for all six orders of c, a and u: third derivatives are symmetric."""
     case = judged.case
-    bwd3 = find_third(case.definition)
+    bwd3 = find_third_order(case.definition)
     names = [a.name for a in case.inputs]
     prefixed = {
         "ggg_": {n: case.gggs[f"ggg_{n}"] for n in names},
@@ -138,12 +151,14 @@ def check_symmetry_of_third(subject: Subject, judged: Judged) -> list[Check]:
             **{f"ggg_{n}": c[n] for n in names},
             **{f"gg_{n}": a[n] for n in names},
         }
-        calls.append(attempt(subject, bwd3, arguments, names if subject.selective else None))
-        expected = judged.cache_result((bwd3.name, "symmetry", order), partial(ask, bwd3, arguments, names))
-        sums.append((_inner(u, calls[-1].fields), _scale(u, expected)))
+        calls.append(call_subject(subject, bwd3, arguments, names if subject.selective else None))
+        expected = judged.cache_result(
+            (bwd3.name, "symmetry", order), partial(compute_with_judge, bwd3, arguments, names)
+        )
+        sums.append((_sum_inner_products(u, calls[-1].fields), _sum_scales(u, expected)))
     (first, scale), *others = sums
     return [
-        _two_sides(subject, judged, bwd3, "symmetry", (first, other), scale + more, (calls[0], call))
+        _check_equal_sums(subject, judged, bwd3, "symmetry", (first, other), scale + more, (calls[0], call))
         for (other, more), call in zip(others, calls[1:], strict=True)
     ]
 
@@ -153,30 +168,32 @@ def list_renumbered_fields(case: Case, op: Operator) -> list[Array]:
     return [f for f in case.list_returned(op) if not ("num_positions" in f.dims or f.index)]
 
 
-def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
+def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
     """Renumber edges and nodes; the results must be renumbered likewise, and equal up to rounding."""
     case = judged.case
     other, orders = renumber_case(case, seed)
-    before = attempt(subject, op, case.arguments(op))
-    after = attempt(subject, op, other.arguments(op))
+    before = call_subject(subject, op, case.arguments(op))
+    after = call_subject(subject, op, other.arguments(op))
     tolerance, checks = 2 * judged.tolerance(subject), []
     for field in list_renumbered_fields(case, op):
         got: Any = after.fields.get(field.name)
         expected: Any = before.fields.get(field.name)
-        note = form_problem(got, field, case.sizes, case.dtype) or form_problem(expected, field, case.sizes, case.dtype)
+        note = describe_wrong_form(got, field, case.sizes, case.dtype) or describe_wrong_form(
+            expected, field, case.sizes, case.dtype
+        )
         error = math.inf
         if not note:
             triple = np.stack([expected, np.zeros_like(expected), judged.result(op)[field.name][2]])
             if field.dims[0] in orders:
                 triple = triple[:, orders[field.dims[0]]]
-            error = scaled_error(got, triple, case.dtype)
+            error = compute_scaled_error(got, triple, case.dtype)
         checks.append(
-            judged.check(subject, op.name, "permutation", field.name, error, tolerance, (before, after), note)
+            judged.record_check(subject, op.name, "permutation", field.name, error, tolerance, (before, after), note)
         )
     return checks
 
 
-def _bits(outcome: Outcome) -> dict[str, Any]:
+def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
     """Return copies of the floating arrays as bytes, one row for each element."""
     return {
         name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize).copy()
@@ -185,16 +202,16 @@ def _bits(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _different(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
+def _count_different_bits(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
     """Return the number of elements whose bits differ."""
     if name not in bits or name not in reference or bits[name].shape != reference[name].shape:
         return math.inf
     return float(np.count_nonzero((bits[name] != reference[name]).any(axis=1)))
 
 
-def _equal_bits(
+def _check_equal_bits(
     subject: Subject,
-    judged: Judged,
+    judged: JudgedCase,
     op: Operator,
     kind: str,
     trials: Sequence[Mapping[str, Any]],
@@ -204,23 +221,25 @@ def _equal_bits(
     """Return, for each field, the check that all trials have the same bits as the first one."""
     checks = []
     for field in judged.case.list_returned(op) if fields is None else fields:
-        error = max(_different(bits, field.name, trials[0]) for bits in trials[1:])
-        checks.append(judged.check(subject, op.name, kind, field.name, error, 0.0, calls))
+        error = max(_count_different_bits(bits, field.name, trials[0]) for bits in trials[1:])
+        checks.append(judged.record_check(subject, op.name, kind, field.name, error, 0.0, calls))
     return checks
 
 
-def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_repeat(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Call twice, then with other arguments: bits must be equal, and results of the first call must not change."""
     arguments = judged.case.arguments(op)
     negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
-    first = attempt(subject, op, arguments)
-    bits = _bits(first)
-    again = attempt(subject, op, arguments)
-    other = attempt(subject, op, negated)
-    return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
+    first = call_subject(subject, op, arguments)
+    bits = _list_row_bytes(first)
+    again = call_subject(subject, op, arguments)
+    other = call_subject(subject, op, negated)
+    return _check_equal_bits(
+        subject, judged, op, "repeat", [bits, _list_row_bytes(again), _list_row_bytes(first)], [first, again, other]
+    )
 
 
-def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
+def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
     """Call in a batch: results for the case's own nodes and edges must have equal bits, or be as accurate as alone.
 
     Bits are compared for backends in `BATCH_INVARIANT`. Library products of other backends may depend on sizes. For
@@ -228,23 +247,23 @@ def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> li
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
-    fields, together = list_member_fields(case, op), attempt(subject, op, batch.case.arguments(op))
+    fields, together = list_member_fields(case, op), call_subject(subject, op, batch.case.arguments(op))
     arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
-    notes = {f.name: form_problem(arrays[f.name], f, batch.case.sizes, expect_dtype(f, case)) for f in fields}
+    notes = {f.name: describe_wrong_form(arrays[f.name], f, batch.case.sizes, expected_dtype(f, case)) for f in fields}
     own = {f.name: batch.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
     if subject.name in BATCH_INVARIANT:
-        outcomes = [attempt(subject, op, case.arguments(op)), replace(together, fields=own)]
-        return _equal_bits(subject, judged, op, "batch", [_bits(o) for o in outcomes], outcomes, fields)
+        outcomes = [call_subject(subject, op, case.arguments(op)), replace(together, fields=own)]
+        return _check_equal_bits(subject, judged, op, "batch", [_list_row_bytes(o) for o in outcomes], outcomes, fields)
     checks, expected = [], judged.result(op)
     for f in fields:
-        error = field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf
+        error = compute_field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf
         tolerance = 0.0 if f.index else judged.tolerance(subject)
         note = notes[f.name] or case.note
-        checks.append(judged.check(subject, op.name, "batch", f.name, error, tolerance, [together], note))
+        checks.append(judged.record_check(subject, op.name, "batch", f.name, error, tolerance, [together], note))
     return checks
 
 
-def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Let the call write to the caller's arrays, filled with NaN, at the start of a cache line and 8 bytes after one.
 
     The error of a field is the number of elements whose bits differ from an ordinary call, plus 1 for each array that
@@ -252,43 +271,43 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.list_returned(op)
-    forms = {f.name: (evaluate_shape(f, case.sizes), expect_dtype(f, case)) for f in fields}
-    reference = attempt(subject, op, case.arguments(op))
-    bits, calls, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
+    forms = {f.name: (evaluate_shape(f, case.sizes), expected_dtype(f, case)) for f in fields}
+    reference = call_subject(subject, op, case.arguments(op))
+    bits, calls, wrong = _list_row_bytes(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
         calls.append(call_and_catch(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
-            wrong[name] += _different(_bits(calls[-1]), name, bits) + strays.count(name)
-    return [judged.check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
+            wrong[name] += _count_different_bits(_list_row_bytes(calls[-1]), name, bits) + strays.count(name)
+    return [judged.record_check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
 
 
-def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Call with 1, 2 and 3 threads; bits must be equal."""
     outcomes = []
     with restore_num_threads():
         for number in THREADS:
             set_num_threads(number)
-            outcomes.append(attempt(subject, op, judged.case.arguments(op)))
-    return _equal_bits(subject, judged, op, "threads", [_bits(o) for o in outcomes], outcomes)
+            outcomes.append(call_subject(subject, op, judged.case.arguments(op)))
+    return _check_equal_bits(subject, judged, op, "threads", [_list_row_bytes(o) for o in outcomes], outcomes)
 
 
-def check_blocks(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare with the judge while sums over blocks are limited to few blocks, so that they have several stages."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
-def levels() -> tuple[list[str], list[str]]:
+def list_other_levels() -> tuple[list[str], list[str]]:
     """Return the instruction-set levels not in use, and the levels whose bits must be equal (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in available()]
     return [level for level in available() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
-def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare builds for other instruction-set levels with the judge; bits of levels in `EQUAL_BITS` must be equal."""
-    different, equal = levels()
+    different, equal = list_other_levels()
     before = get_cpu_level()
     checks, outcomes = [], []
     try:
@@ -297,30 +316,30 @@ def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             checks += [replace(c, case=f"{c.case}, {level}") for c in check_accuracy(subject, judged, op)]
         for level in equal:
             set_cpu_level(level)
-            outcomes.append(attempt(subject, op, judged.case.arguments(op)))
+            outcomes.append(call_subject(subject, op, judged.case.arguments(op)))
     finally:
         set_cpu_level(before)
     if equal:
-        checks += _equal_bits(subject, judged, op, "levels", [_bits(o) for o in outcomes], outcomes)
+        checks += _check_equal_bits(subject, judged, op, "levels", [_list_row_bytes(o) for o in outcomes], outcomes)
     return checks
 
 
-def _layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) -> str:
+def _describe_layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) -> str:
     if str(array.dtype) != dtype:
         return f"dtype is {array.dtype}; expected {dtype}"
     if not array.flags.c_contiguous:
         return f"strides are {array.strides} for shape {array.shape}; expected a C-contiguous array"
     if not getattr(array.flags, "writeable", True):
         return "it is read-only; expected an array of the caller's own"
-    start, stop = extent(array)
+    start, stop = memory_extent(array)
     for name, other in arrays.items():
-        low, high = extent(other)
+        low, high = memory_extent(other)
         if array.size and other.size and start < high and low < stop:
             return f"it shares memory with {name}"
     return ""
 
 
-def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check that every field is C-contiguous, of the case's dtype, writeable, and has its own memory.
 
     The error is 1 if a field is wrong in the first or the second call.
@@ -345,11 +364,11 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             if outcome.problem or not hasattr(got, "strides"):
                 problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"
             else:
-                problem = _layout_problem(got, expect_dtype(field, case), arguments | earlier | own)
+                problem = _describe_layout_problem(got, expected_dtype(field, case), arguments | earlier | own)
                 own[f"field {field.name}"] = got
             problems[field.name] = problems.get(field.name) or problem
         earlier = {f"an earlier result's {name}": array for name, array in own.items()}
     return [
-        judged.check(subject, op.name, "layout", name, float(bool(problem)), 0.0, calls, problem)
+        judged.record_check(subject, op.name, "layout", name, float(bool(problem)), 0.0, calls, problem)
         for name, problem in problems.items()
     ]

@@ -15,11 +15,11 @@ from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
 from trigraph.table import Definition
 from trigraph.verification import networks
-from trigraph.verification.case import Case, frozen
-from trigraph.verification.cases import POINT_STEP, draw, kink_violations, plain
-from trigraph.verification.judged import list_operators
-from trigraph.verification.structures import Structure, default_structures
-from trigraph.verification.triplets import sums_over
+from trigraph.verification.case import Case, make_read_only
+from trigraph.verification.cases import POINT_STEP, draw_arrays, find_kink_violations, remove_domain
+from trigraph.verification.judged import list_main_operators
+from trigraph.verification.structures import AtomicStructure, list_default_structures
+from trigraph.verification.triplets import list_triplet_inputs
 
 SLAB = "copper slab with CO"
 WIDTH = 8  # number of input and output features, determined by the weights
@@ -30,14 +30,14 @@ STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
-def _airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return GNO's values on pyamg's airfoil mesh: dx between nodes, smooth fields as features, athena's weights."""
-    positions, src, dst = networks.mesh(patch)
+    positions, src, dst = networks.make_airfoil_mesh(patch)
     if keep is not None:
         src, dst = src[keep], dst[keep]
     phases = positions @ np.array([[0.3, 0.7, 0.2, 0.5], [0.6, -0.1, 0.4, -0.8]])
     sizes = {"f_in": WIDTH, "f_out": WIDTH}
-    coords, params = positions[src] - positions[dst], networks.airfoil()["params"].astype(np.float64)
+    coords, params = positions[src] - positions[dst], networks.load_airfoil()["params"].astype(np.float64)
     return {
         "coords": coords,
         "params": params,
@@ -65,50 +65,57 @@ class RealInput:
     backends: tuple[str, ...] = ()
 
 
-def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
+def list_real_inputs(family: str, structures: Iterable[AtomicStructure] = ()) -> tuple[RealInput, ...]:
     """Return the real inputs of a family, shipped or generated, and for DimeNet++ also the user's structures."""
     if family in ("gat", "weighted"):
         return (
-            RealInput("airfoil", networks.mesh_values, NETWORK_STEPS),
-            RealInput("karate club", networks.club_values, NETWORK_STEPS),
-            RealInput("power law", networks.power_law_values, (), backends=("fortran",)),
+            RealInput("airfoil", networks.make_mesh_values, NETWORK_STEPS),
+            RealInput("karate club", networks.make_club_values, NETWORK_STEPS),
+            RealInput("power law", networks.make_power_law_values, (), backends=("fortran",)),
         )
     if family == "gno":
-        return (RealInput("airfoil", _airfoil_values, POLYNOMIAL_STEPS),)
+        return (RealInput("airfoil", _make_airfoil_values, POLYNOMIAL_STEPS),)
     if family == "dimenet":
         return tuple(
-            RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*default_structures(), *structures)
+            RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*list_default_structures(), *structures)
         )
     if family == "gemnet":
-        (slab,) = (s for s in default_structures() if s.name == SLAB)
-        return tuple(RealInput(n, s.values, POLYNOMIAL_STEPS, s.remark) for n, s in sums_over(slab).items())
+        (slab,) = (s for s in list_default_structures() if s.name == SLAB)
+        return tuple(RealInput(n, s.values, POLYNOMIAL_STEPS, s.remark) for n, s in list_triplet_inputs(slab).items())
     return ()
 
 
-def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
-    """Build the case of one of ``real_inputs(definition.family)``; its note gives the number of edges left out.
+def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
+    """Build the case of one of ``list_real_inputs(definition.family)``; its note gives the number of edges left out.
 
     With `patch`, it is a patch for comparison with the judge, otherwise the whole input for differences and adjoints.
     `seed` determines cotangents and directions.
     """
 
-    def typed(keep: np.ndarray | None) -> dict[str, Any]:
+    def convert_values(keep: np.ndarray | None) -> dict[str, Any]:
         arguments = real.values(definition, patch, keep)
         own = {name: arguments[name] for name in fwd.parameters}
-        return {n: frozen(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in own.items()}
+        return {n: make_read_only(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in own.items()}
 
-    fwd = list_operators(definition)[0]
+    fwd = list_main_operators(definition)[0]
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
-    step, values, notes = POINT_STEP if patch or not real.steps else real.steps[0], typed(None), [real.remark(patch)]
+    step, values, notes = (
+        POINT_STEP if patch or not real.steps else real.steps[0],
+        convert_values(None),
+        [real.remark(patch)],
+    )
     inputs = {a.name: a for a in definition.inputs if values[a.name] is not None}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
-    directions = {n: frozen((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
-    for name, bad in kink_violations(definition, values, directions, step).items():
+    directions = {n: make_read_only((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
+    for name, bad in find_kink_violations(definition, values, directions, step).items():
         notes.append(f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink")
-        values = typed(~bad)
-        directions[name] = frozen(directions[name][~bad])
+        values = convert_values(~bad)
+        directions[name] = make_read_only(directions[name][~bad])
     sizes = bind_sizes(fwd, {n: values[n] for n in fwd.parameters})
-    cotangents = [draw(s, sizes, dtype, rng) for s in (grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, grads)]
+    cotangents = [
+        draw_arrays(s, sizes, dtype, rng)
+        for s in (grads, {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}, grads)
+    ]
     label = f"{real.name} patch" if patch else real.name
     directions |= cotangents[2]
     return Case(

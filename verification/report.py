@@ -30,7 +30,7 @@ def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def evidence(checks: Sequence[Check]) -> dict[str, Any]:
+def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
     """Count the comparisons of a run, for the paragraph that a referee reads."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in TERMS.kinds}
@@ -57,7 +57,7 @@ def _capture_print(show: Callable[..., None], *what: Any) -> str:
     return text.getvalue()
 
 
-def render(
+def render_page(
     report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
 ) -> str:
     """Return the report as one self-contained HTML page."""
@@ -66,7 +66,7 @@ def render(
         "report.html.j2",
         report=report,
         result=progress.result(checks),
-        evidence=evidence(checks),
+        evidence=count_comparisons(checks),
         summary=_capture_print(console.print_summary, checks, TERMS),
         failures=_capture_print(console.print_failures, checks, TERMS),
         withheld=_capture_print(console.print_withheld, checks, TERMS),
@@ -77,7 +77,7 @@ def render(
     )
 
 
-def write(
+def write_report(
     folder: Path, report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None = None
 ) -> None:
     """Write ``report.json``, ``report.html`` and the pictures of `PICTURES` (``agreement.png``...) into a folder.
@@ -94,5 +94,5 @@ def write(
             files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
     files["report.json"] = encode_report(report)
-    files["report.html"] = plain(render(report, checks, comparison, svgs)).encode()
+    files["report.html"] = plain(render_page(report, checks, comparison, svgs)).encode()
     replace_files(folder, files, [f"{name}.png" for name in PICTURES])

@@ -1,6 +1,6 @@
 """The verification run: everything that `trigraph verify` does, except for its output.
 
-`plan` divides the run into units with weights; `units.execute` executes them. The checks of a unit are derived from the
+`plan_run` divides the run into units with weights; `units.execute` executes them. The checks of a unit are derived from the
 operator table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
 bessel.py).
 """
@@ -18,21 +18,21 @@ from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
 from trigraph.table import DEFINITIONS, NAMED, THIRD, Definition
 from trigraph.verification import golden, physics, tasks
-from trigraph.verification.bessel import CASE, decades
-from trigraph.verification.cases import build, half_dtype, half_types
+from trigraph.verification.bessel import CASE, make_decades_case
+from trigraph.verification.cases import build_case, find_half_dtype, list_half_dtypes
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as BACKEND_STEPS
 from trigraph.verification.differentiated import differentiate_forward, make_framework_subject
-from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged
+from trigraph.verification.implementation import make_user_subject
+from trigraph.verification.judged import JudgedCase
 from trigraph.verification.kinds import Variant
-from trigraph.verification.real import RealInput, build_real, real_inputs
-from trigraph.verification.settings import Where, admits, restriction
-from trigraph.verification.structures import Structure, default_structures
-from trigraph.verification.subjects import Subject, backend, takes
+from trigraph.verification.real import RealInput, build_real_case, list_real_inputs
+from trigraph.verification.settings import Where, admits, parse_restriction
+from trigraph.verification.structures import AtomicStructure, list_default_structures
+from trigraph.verification.subjects import Subject, make_backend_subject, takes_dtype
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.terms import CHECK_KINDS
-from trigraph.verification.variants import hubs, variants
+from trigraph.verification.variants import list_hub_variants, list_variants
 
 DTYPES = ("float32", "float64")
 DEFINED = frozenset(spec.name for spec in DEFINITIONS)
@@ -75,12 +75,12 @@ SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete"
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
-def available_backends() -> tuple[str, ...]:
+def list_available_backends() -> tuple[str, ...]:
     """Return the backends that can run here, which always include the judge."""
     return (*(name for name in BACKENDS if not unavailable(name)), "judge")
 
 
-def _selection(operators: Iterable[str] | None) -> frozenset[str]:
+def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
     """Return names of operators, from names of operators, definitions and families; ValueError for other names."""
     if operators is None:
         return frozenset(NAMED)
@@ -93,7 +93,7 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
     return frozenset(selected)
 
 
-def find_section(unit: Unit) -> str:
+def name_section(unit: Unit) -> str:
     """Return the part of the run that a unit belongs to: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
@@ -102,7 +102,7 @@ def find_section(unit: Unit) -> str:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _VerificationRun:
     """The options of a run."""
 
     scopes: tuple[Scope, ...]
@@ -110,7 +110,7 @@ class _Run:
     selected: frozenset[str]
     dtypes: tuple[str, ...]
     seed: int
-    structures: tuple[Structure, ...]
+    structures: tuple[AtomicStructure, ...]
     alone: bool
     where: Where
 
@@ -124,26 +124,26 @@ class _Run:
         """Return the units in order: generated cases, real inputs, golden vectors; or only units of the structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
-                for real in real_inputs("dimenet", self.structures)[len(default_structures()) :]:
-                    yield from self._real(definition, real)
-            yield from self._forces(self.structures)
+                for real in list_real_inputs("dimenet", self.structures)[len(list_default_structures()) :]:
+                    yield from self._yield_real_units(definition, real)
+            yield from self._yield_force_units(self.structures)
             return
         for definition in self.definitions():
             for dtype in self.dtypes:
-                for number, variant in enumerate(variants(definition, self.where)):
+                for number, variant in enumerate(list_variants(definition, self.where)):
                     turn = self.dtypes[number % len(self.dtypes)] == dtype
-                    yield from self._variant(definition, variant, dtype, turn)
+                    yield from self._yield_variant_units(definition, variant, dtype, turn)
             for dtype in self.dtypes:
-                yield from self._hub_units(definition, dtype)
-            for real in real_inputs(definition.family, self.structures):
-                yield from self._real(definition, real)
+                yield from self._yield_hub_units(definition, dtype)
+            for real in list_real_inputs(definition.family, self.structures):
+                yield from self._yield_real_units(definition, real)
         if any(d.family == "dimenet" for d in self.definitions()):
-            yield from self._dimenet()
+            yield from self._yield_dimenet_units()
         if "float32" in self.dtypes:
-            yield from self._half()
-        yield from self._golden()
+            yield from self._yield_half_units()
+        yield from self._yield_golden_units()
 
-    def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
+    def _yield_variant_units(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
         """Return the units of a case; kinds with one dtype for each setting take part if it is this dtype's `turn`."""
         # This cache and those below have one entry: everything that the function depends on is bound to it.
         judged = cache(partial(self._judge_case, definition, variant, dtype))
@@ -152,7 +152,7 @@ class _Run:
         differenced = kind.differenced and dtype == "float64"
         for scope in self.scopes:
             name = scope.subject.name
-            unit = partial(_unit, label, scope)
+            unit = partial(_make_unit, label, scope)
             if name in EMULATED and kind.large and not turn:
                 continue
             checks = {
@@ -186,15 +186,15 @@ class _Run:
             curves = partial(tasks.make_judge_difference_tasks, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
-    def _hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
+    def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
-        some = [(real, v) for v in hubs(definition, HUB, "positive")]
+        some = [(real, v) for v in list_hub_variants(definition, HUB, "positive")]
         # Equal terms are a weak test of a user's function: the tolerance of a direct sum is half their number.
         backends = tuple(s for s in real if s.subject.only is None)
-        some += [(backends, v) for v in hubs(definition, HUB, "constant")]
+        some += [(backends, v) for v in list_hub_variants(definition, HUB, "constant")]
         if dtype == "float32":
             chunked = tuple(s for s in self.scopes if s.subject.chunked)
-            some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
+            some += [(chunked, v) for v in list_hub_variants(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:
                 # One unit for all subjects, so that the judge's results for so many edges can be freed early.
@@ -203,27 +203,27 @@ class _Run:
                 label = f"{definition.name}, {variant.label}, {dtype}"
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
 
-    def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
-        def judged(dtype: str, patch: bool) -> Lazy:
-            return cache(lambda: Judged(build_real(real, definition, dtype, self.seed, patch)))
+    def _yield_real_units(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
+        def make_judged_case(dtype: str, patch: bool) -> Lazy:
+            return cache(lambda: JudgedCase(build_real_case(real, definition, dtype, self.seed, patch)))
 
         for dtype in self.dtypes:
-            patch = judged(dtype, True)
+            patch = make_judged_case(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}"
-                yield _unit(
+                yield _make_unit(
                     label, scope, "accuracy", tasks.make_operator_tasks, patch, ["accuracy"], weight=WEIGHTS["patch"]
                 )
         if "float64" not in self.dtypes:
             return
-        whole = judged("float64", False)
+        whole = make_judged_case("float64", False)
         # Derivatives on the whole structure are compared with finite differences for one backend, since that takes
         # long. All backends are compared with the judge on a part of the structure (the patch, above).
         differenced = next((s for s in self.scopes if s.subject.name not in UNDIFFERENCED), None)
         for scope in self.scopes:
             if real.backends and scope.subject.name not in real.backends:
                 continue
-            unit = partial(_unit, f"{definition.name}, {real.name}, float64", scope)
+            unit = partial(_make_unit, f"{definition.name}, {real.name}, float64", scope)
             # The first subject's unit includes the time of the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield unit("adjoint", tasks.make_adjoint_tasks, whole, weight=weight)
@@ -231,66 +231,66 @@ class _Run:
                 weight = WEIGHTS["real differences"]
                 yield unit("differences", tasks.make_difference_tasks, whole, real.steps, weight=weight)
 
-    def _dimenet(self) -> Iterator[Unit]:
+    def _yield_dimenet_units(self) -> Iterator[Unit]:
         """Return units for radial functions over three decades, and for forces on structures."""
         for dtype in self.dtypes:
-            judged = cache(partial(decades, dtype, self.seed))
+            judged = cache(partial(make_decades_case, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}"
-                yield _unit(label, scope, "accuracy", tasks.make_bessel_tasks, judged, weight=WEIGHTS["bessel"])
-        yield from self._forces((*default_structures(), *self.structures))
+                yield _make_unit(label, scope, "accuracy", tasks.make_bessel_tasks, judged, weight=WEIGHTS["bessel"])
+        yield from self._yield_force_units((*list_default_structures(), *self.structures))
 
-    def _half(self) -> Iterator[Unit]:
+    def _yield_half_units(self) -> Iterator[Unit]:
         """Return units for cases in half precision; float16 and bfloat16 take turns (without ml_dtypes: float16)."""
 
-        def scopes(half: str) -> list[Scope]:
+        def select_half_scopes(half: str) -> list[Scope]:
             named = [s for s in self.scopes if s.subject.name in HALF_BACKENDS]
-            return [s for s in named if takes(s.subject.name, half_dtype(half))]
+            return [s for s in named if takes_dtype(s.subject.name, find_half_dtype(half))]
 
         for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
-            for number, variant in enumerate(v for v in variants(definition, self.where) if v.kind.every_setting):
-                half = half_types()[number % len(half_types())]
+            for number, variant in enumerate(v for v in list_variants(definition, self.where) if v.kind.every_setting):
+                half = list_half_dtypes()[number % len(list_half_dtypes())]
                 judged = cache(partial(self._judge_case, definition, variant, "float32", half))
-                for scope in scopes(half):
+                for scope in select_half_scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}"
-                    yield _unit(label, scope, "accuracy", tasks.make_operator_tasks, judged, ["half"])
-        for half in half_types():
-            for scope in scopes(half):
-                yield _unit(f"every number of {half}", scope, "every number", tasks.make_number_tasks, half)
+                    yield _make_unit(label, scope, "accuracy", tasks.make_operator_tasks, judged, ["half"])
+        for half in list_half_dtypes():
+            for scope in select_half_scopes(half):
+                yield _make_unit(f"every number of {half}", scope, "every number", tasks.make_number_tasks, half)
 
-    def _judge_case(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> Judged:
-        return Judged(build(definition, variant, dtype, self.seed, half))
+    def _judge_case(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> JudgedCase:
+        return JudgedCase(build_case(definition, variant, dtype, self.seed, half))
 
-    def _forces(self, structures: Iterable[Structure]) -> Iterator[Unit]:
+    def _yield_force_units(self, structures: Iterable[AtomicStructure]) -> Iterator[Unit]:
         if "float64" not in self.dtypes:
             return
         for structure in structures:
-            system = cache(partial(physics.prepare, structure))
+            system = cache(partial(physics.prepare_system, structure))
             for scope in self.scopes:
                 for kind in physics.CHECKS:
-                    yield _unit(f"{structure.name}, float64", scope, kind, tasks.make_physics_tasks, kind, system)
+                    yield _make_unit(f"{structure.name}, float64", scope, kind, tasks.make_physics_tasks, kind, system)
 
-    def _read(self, name: str, path: Path) -> list[golden.Vector]:
-        vectors = golden.vectors(name, path)
+    def _read_selected_vectors(self, name: str, path: Path) -> list[golden.GoldenVector]:
+        vectors = golden.read_vectors(name, path)
         return [v for v in vectors if v.operator in self.selected and admits(self.where, v.values)]
 
-    def _golden(self) -> Iterator[Unit]:
-        for name, path in golden.files().items():
-            vectors = cache(partial(self._read, name, path))
+    def _yield_golden_units(self) -> Iterator[Unit]:
+        for name, path in golden.find_golden_files().items():
+            vectors = cache(partial(self._read_selected_vectors, name, path))
             size = path.stat().st_size / 1000
             for scope in self.scopes:
                 for dtype in self.dtypes:  # all in one process, which calls the judge once
-                    yield _unit(
+                    yield _make_unit(
                         f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
                     )
             if self.judge:
                 yield unit_of(f"golden {name}: judge", size, partial(tasks.make_golden_tasks, None, vectors, "float64"))
-        absent = golden.check_missing()
+        absent = golden.check_missing_vectors()
         if absent:
             yield Unit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
 
 
-def _unit(
+def _make_unit(
     label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
 ) -> Unit:
     """Return the unit for the checks of one kind, which ``tasks(scope, *arguments)`` returns."""
@@ -299,13 +299,13 @@ def _unit(
     return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
 
 
-def plan(
+def plan_run(
     operators: Iterable[str] | None = None,
     backends: Iterable[str] | None = None,
     dtypes: Iterable[str] | None = None,
     seed: int = 0,
     implementation: str | Subject | None = None,
-    structures: Iterable[Structure] = (),
+    structures: Iterable[AtomicStructure] = (),
     alone: bool = False,
     where: Iterable[str] = (),
     framework: str | None = None,
@@ -315,12 +315,12 @@ def plan(
     """Plan a run: all drawn numbers follow from the seed.
 
     `operators` has names of operators, definitions or families (default: all); with an implementation, the operator
-    that it implements (default: the one with the function's name). `backends` defaults to `available_backends`, and
+    that it implements (default: the one with the function's name). `backends` defaults to `list_available_backends`, and
     with an implementation to none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`.
     With a `framework` ("torch" or "jax"), it is the forward of an operator on tensors on a `device`, and all orders are
     checked (`differentiated`); if no implementation is given, the functions of `trigraph.torch` or `trigraph.jax` are
     checked. `structures` are inputs of the DimeNet++ family in addition to the shipped ones, with `alone` the only ones
-    (`structures.read`). `where` has settings to which all operators are restricted (`settings.restriction`). `skip` has
+    (`structures.read_structure`). `where` has settings for all operators (`settings.parse_restriction`). `skip` has
     kinds of check (`SKIPPED`) that are left out for the implementation.
 
     Raises ValueError if a name or kind is unknown, a backend cannot run here, structures are given but no operator uses
@@ -334,7 +334,7 @@ def plan(
         raise ValueError(f"verify: skip names {', '.join(unknown)}; expected {', '.join(SKIPPED)}")
     if framework is not None and implementation is None:
         implementation = make_framework_subject(framework, device)
-        third = _selection(operators) & THIRD.keys()
+        third = _select_operators(operators) & THIRD.keys()
         scopes.append(Scope(make_framework_subject(framework, device, recorded=True), third, skip=frozenset(skip)))
     if implementation is not None:
         if isinstance(implementation, str):
@@ -347,31 +347,33 @@ def plan(
                 implementation, target = differentiate_forward(implementation, target, framework, device)
                 operators = [target]
             else:
-                implementation = adapt(implementation, target)
+                implementation = make_user_subject(implementation, target)
         operators = [implementation.only] if operators is None and implementation.only else operators
-        scopes.append(Scope(implementation, _selection(operators), skip=frozenset(skip)))
-    selected = _selection(operators)
+        scopes.append(Scope(implementation, _select_operators(operators), skip=frozenset(skip)))
+    selected = _select_operators(operators)
     if alone:
         selected = frozenset(name for name in selected if NAMED[name].family == "dimenet")
-    restricted = restriction(where, [name for name in NAMED if name in selected])
+    restricted = parse_restriction(where, [name for name in NAMED if name in selected])
     scopes = [replace(s, where=restricted) for s in scopes]
     if backends is None:
-        backends = available_backends() if implementation is None else ()
+        backends = list_available_backends() if implementation is None else ()
     chosen = list(dict.fromkeys(backends))
-    scopes += [Scope(backend(name), selected, restricted) for name in chosen if name != "judge"]
+    scopes += [Scope(make_backend_subject(name), selected, restricted) for name in chosen if name != "judge"]
     types = DTYPES if dtypes is None else tuple(dtypes)
     for dtype in types:
         if dtype not in DTYPES:
             raise ValueError(f"verify: dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    distinct = _distinct(structures)
+    distinct = _rename_structures(structures)
     if distinct and not any(NAMED[name].family == "dimenet" for name in selected):
         raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is asked for")
-    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted).units())
+    return list(
+        _VerificationRun(tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted).units()
+    )
 
 
-def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
+def _rename_structures(structures: Iterable[AtomicStructure]) -> tuple[AtomicStructure, ...]:
     """Return structures with distinct names, since several files may have the same name."""
-    taken = {s.name for s in default_structures()}
+    taken = {s.name for s in list_default_structures()}
     distinct = []
     for structure in structures:
         name, number = structure.name, 2

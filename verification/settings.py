@@ -17,18 +17,18 @@ Where = Mapping[str, tuple[str, ...]]
 ABSENT, GIVEN = "None", "given"
 
 
-def _choices(definition: Definition) -> dict[str, dict[str, Any]]:
+def _list_choices(definition: Definition) -> dict[str, dict[str, Any]]:
     """Return the values, by their texts, of every argument that a restriction may name; "given" means any value."""
     choices = (a for a in definition.attributes if a.choices and not a.requests)
     attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
     return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ABSENT if value is None else str(value) if isinstance(value, (str, bool)) else GIVEN
 
 
-def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
+def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
     """Parse a restriction of operators: words ``"name=value"``; several words with the same name are alternatives.
 
     Raises ValueError, with the valid settings or values, if a word has another form or no operator has its setting.
@@ -40,7 +40,7 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
         if not (name and equals and value):
             raise ValueError(f"verify: restriction is {word!r}; expected NAME=VALUE")
         for definition in definitions.values():
-            choices = _choices(definition)
+            choices = _list_choices(definition)
             if name not in choices:
                 expected = f"its settings are {', '.join(choices)}" if choices else "it has no settings"
                 raise ValueError(f"verify: restriction {word!r}: {definition.name} has no setting {name!r}; {expected}")
@@ -61,14 +61,17 @@ def parse_setting(case: str, definition: Definition) -> Where:
     kind, *parts = case.split(", ")
     if kind not in CASE_KINDS:
         return {}
-    choices, named = _choices(definition), {name: value for name, _, value in (part.partition("=") for part in parts)}
+    choices, named = (
+        _list_choices(definition),
+        {name: value for name, _, value in (part.partition("=") for part in parts)},
+    )
     named |= {name: GIVEN for name in definition.optional if name not in named}
     return {name: (value,) for name, value in named.items() if value in choices.get(name, ())}
 
 
 def admits(where: Where, values: Mapping[str, Any]) -> bool:
     """Return whether a restriction allows these arguments of an operator."""
-    return all(_text(values[name]) in allowed for name, allowed in where.items())
+    return all(_value_text(values[name]) in allowed for name, allowed in where.items())
 
 
 def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
@@ -78,10 +81,12 @@ def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str,
     """
     if not where:
         return definition.settings
-    choices = _choices(definition)
+    choices = _list_choices(definition)
     base: dict[str, Any] = dict.fromkeys(definition.optional, ...)
     left = [
-        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in {**base, **s}.items())
+        s
+        for s in definition.settings
+        if all(_value_text(v) in where.get(n, (_value_text(v),)) for n, v in {**base, **s}.items())
     ]
     if not left:
         left = [dict(zip(where, values, strict=True)) for values in product(*(

@@ -33,7 +33,7 @@ BYTES_PER_EDGE = 256
 
 
 @dataclass(frozen=True)
-class Structure:
+class AtomicStructure:
     """Atoms and their neighbours."""
 
     name: str
@@ -63,7 +63,7 @@ class Structure:
         """The vector of each edge."""
         return np.asarray(self.positions[self.src] - self.positions[self.dst] + self.offset)
 
-    def within(self, triplets: int) -> "Structure":
+    def limit_triplets(self, triplets: int) -> "AtomicStructure":
         """Return a part with at most the given number of triplets (including triplets that sums leave out).
 
         Edges are added in order of the distance of their farther atom from the middle, then of length. Atoms are kept.
@@ -85,8 +85,8 @@ class Structure:
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Return arguments of fwd, see `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
-        some = self.within(PATCH if patch else WHOLE)
-        drawn = model(some)
+        some = self.limit_triplets(PATCH if patch else WHOLE)
+        drawn = make_model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
         if definition.name == "radial_basis":
             return {"dist": dist if keep is None else dist[keep], "freq": drawn.freq, **BASIS}
@@ -98,20 +98,20 @@ class Structure:
     def describe(self) -> str:
         """Describe the structure, and the parts that are compared with the judge and used by other checks."""
 
-        def part(triplets: int) -> str:
-            edges = len(self.within(triplets).src)
+        def describe_part(triplets: int) -> str:
+            edges = len(self.limit_triplets(triplets).src)
             share = f"{100 * edges / len(self.src):.2g} percent; at most {triplets} triplets around the middle"
             return f"{edges} edges ({share})" if edges < len(self.src) else "all edges"
 
         return (
             f"Structure {self.name}: {len(self.positions)} atoms, {len(self.src)} edges within {self.cutoff:g}, "
-            f"{_count_triplets(self.src, self.dst)} triplets. The judge is asked for {part(PATCH)}, differences, "
-            f"forces and invariances are of {part(WHOLE)}."
+            f"{_count_triplets(self.src, self.dst)} triplets. The judge is asked for {describe_part(PATCH)}, "
+            f"differences, forces and invariances are of {describe_part(WHOLE)}."
         )
 
     def remark(self, patch: bool) -> str:
         """Describe the parts that are left out of the patch or of the whole."""
-        return self.within(PATCH if patch else WHOLE).note
+        return self.limit_triplets(PATCH if patch else WHOLE).note
 
 
 def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
@@ -120,7 +120,7 @@ def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class Model:
+class InteractionModel:
     """Parameters of an interaction block, which sums with the embedding `embedding`_e * (rbf_e @ `projection`).
 
     Shapes: `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M). `readout` (num_edges,
@@ -134,34 +134,34 @@ class Model:
     readout: np.ndarray
 
 
-def numbers(name: str, *shape: int) -> np.ndarray:
+def draw_numbers(name: str, *shape: int) -> np.ndarray:
     """Draw standard normal numbers with a seed derived from a name."""
     return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
 
 
-def model(structure: Structure) -> Model:
+def make_model(structure: AtomicStructure) -> InteractionModel:
     """Return a model for a structure: DimeNet++'s initial frequencies, and random numbers for the rest."""
     radial, rows, edges = SUM["num_radial"], SUM["num_spherical"] * SUM["num_radial"], len(structure.src)
-    return Model(
+    return InteractionModel(
         freq=np.pi * np.arange(1, radial + 1),
-        embedding=numbers(f"{structure.name} embedding", edges, WIDTH),
-        projection=numbers(f"{structure.name} projection", radial, WIDTH) / np.sqrt(radial),
-        weights=numbers(f"{structure.name} weights", rows + WIDTH, MIDDLE) / np.sqrt(MIDDLE),
-        readout=numbers(f"{structure.name} readout", edges, WIDTH),
+        embedding=draw_numbers(f"{structure.name} embedding", edges, WIDTH),
+        projection=draw_numbers(f"{structure.name} projection", radial, WIDTH) / np.sqrt(radial),
+        weights=draw_numbers(f"{structure.name} weights", rows + WIDTH, MIDDLE) / np.sqrt(MIDDLE),
+        readout=draw_numbers(f"{structure.name} readout", edges, WIDTH),
     )
 
 
-def default_structures() -> tuple[Structure, ...]:
+def list_default_structures() -> tuple[AtomicStructure, ...]:
     """Return the structures of the default run."""
     structures = []
     for name, file in SHIPPED.items():
         with np.load(FOLDER / f"{file}.npz") as z:
             neighbours = (z[key].astype(np.int64) for key in ("src", "dst", "shifts"))
-            structures.append(Structure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
+            structures.append(AtomicStructure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
     return tuple(structures)
 
 
-def _expect_edges(atoms: Any, cutoff: float) -> float:
+def _estimate_edges(atoms: Any, cutoff: float) -> float:
     """Return the approximate number of edges: exact without periodic directions, else from the mean density.
 
     The number of images of a pair within the cutoff is the volume of a ball of that radius over the volume of the cell.
@@ -175,13 +175,13 @@ def _expect_edges(atoms: Any, cutoff: float) -> float:
     return len(atoms) ** 2 * ball / size if size else 0.0  # cells of size zero raise elsewhere
 
 
-def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
+def make_structure(name: str, atoms: Any, cutoff: float) -> AtomicStructure:
     """Find the neighbours of an ``ase.Atoms``.
 
     Raises ValueError if two atoms coincide, no two are closer than `cutoff`, a periodic direction has no cell vector,
     or memory is insufficient for so many edges.
     """
-    edges, memory = _expect_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    edges, memory = _estimate_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not edges * BYTES_PER_EDGE <= memory:
         raise ValueError(
             f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "
@@ -192,17 +192,17 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
         raise ValueError(f"verify: structure {name}: no two of its {len(atoms)} atoms are closer than {cutoff:g}")
     cell = np.asarray(atoms.cell, np.float64)
     graph = neighbors.graph
-    return Structure(name, atoms.positions.copy(), cell, cutoff, graph.src, graph.dst, neighbors.shifts)
+    return AtomicStructure(name, atoms.positions.copy(), cell, cutoff, graph.src, graph.dst, neighbors.shifts)
 
 
-def read(name: str | Path, cutoff: float) -> Structure:
+def read_structure(name: str | Path, cutoff: float) -> AtomicStructure:
     """Read a structure file, or a frame of a trajectory, with `read_atoms`; `cutoff` is in the file's unit of length.
 
     Raises ValueError if ASE is not installed, the file cannot be read, or its atoms form no valid graph.
     """
     atoms, own = read_atoms(name), Path(name).name
     try:
-        return from_atoms(own, atoms, cutoff)
+        return make_structure(own, atoms, cutoff)
     except ValueError as error:
         text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {own}: ")
         raise ValueError(f"verify: structure {name}: {text}") from error

@@ -60,14 +60,18 @@ def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
     return observe(call, "trigraph.verification")
 
 
-def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
+def call_subject(
+    subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
+) -> Outcome:
     """Call a subject; any exception but the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
     return call_and_catch(lambda: subject.call(op, values, wrt))
 
 
-def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
+def compute_arrays(
+    subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, np.ndarray]:
     """Return the fields of a call of a subject; raise `CallError` if it fails, or a field is not an array."""
-    outcome = attempt(subject, op, values)
+    outcome = call_subject(subject, op, values)
     if outcome.problem:
         raise CallError(f"{op.name}: {outcome.problem}")
     arrays: dict[str, Any] = {name: outcome.fields.get(name) for name in names}
@@ -87,7 +91,7 @@ def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
 
 
 @cache  # depends on the backend, the dtype and the installed CuPy
-def takes(name: str, dtype: np.dtype) -> bool:
+def takes_dtype(name: str, dtype: np.dtype) -> bool:
     """Return whether arrays of a backend can have a dtype: only recent versions of CuPy have bfloat16."""
     try:
         if BACKENDS[name][1] == "cupy":
@@ -110,7 +114,7 @@ def _to_backend(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
 
-def _native(
+def _call_native(
     name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     arguments = _to_backend(name, values)
@@ -119,10 +123,10 @@ def _native(
 
 
 def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    return {k: _to_host(v) for k, v in _native(name, op, values, wrt)[1].items()}
+    return {k: _to_host(v) for k, v in _call_native(name, op, values, wrt)[1].items()}
 
 
-def extent(array: Any) -> tuple[int, int]:
+def memory_extent(array: Any) -> tuple[int, int]:
     """Return the first address of an array, and the address after its last byte; for a device array, on the device."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     start, strides = interface["data"][0], interface["strides"]
@@ -135,7 +139,7 @@ def extent(array: Any) -> tuple[int, int]:
 LINE, AROUND = 64, 0x5A  # bytes of a cache line, and the byte that fills the memory around an output
 
 
-def _call_into(
+def _call_with_out(
     name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
 ) -> dict[str, Any]:
     """Call a backend with `out` (see `Subject.into`)."""
@@ -144,7 +148,7 @@ def _call_into(
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
         whole = xp.full(size + 4 * LINE, AROUND, xp.uint8)
-        start = LINE - extent(whole)[0] % LINE + LINE + offset
+        start = LINE - memory_extent(whole)[0] % LINE + LINE + offset
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
@@ -153,13 +157,13 @@ def _call_into(
     return {k: _to_host(v) for k, v in fields.items()}
 
 
-def backend(name: str) -> Subject:
+def make_backend_subject(name: str) -> Subject:
     """Return a backend as a subject; raise ValueError if there is no such backend, or it cannot run here."""
     if name not in BACKENDS:
         raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: backend {name!r} cannot run here: {unavailable(name)}")
-    call, native, into = partial(_call_on_host, name), partial(_native, name), partial(_call_into, name)
+    call, native, into = partial(_call_on_host, name), partial(_call_native, name), partial(_call_with_out, name)
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
     third = partial(supports_third, name)
     return Subject(name, name not in DIRECT, call, None, native, into, small_blocks, supports_third=third)

@@ -12,13 +12,13 @@ from trigraph.fortran.threads import restore_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.case import Case
-from trigraph.verification.judged import Judged, find_third, list_all_operators, list_operators
+from trigraph.verification.judged import JudgedCase, find_third_order, list_all_operators, list_main_operators
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
 from trigraph.verification.transforms import list_member_fields
 
-Lazy = Callable[[], Judged]
+Lazy = Callable[[], JudgedCase]
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,17 @@ class Scope:
     where: Where = field(default_factory=dict)
     skip: frozenset[str] = frozenset()  # kinds of check that are left out
 
-    def has(self, op: Operator) -> bool:
+    def checks_operator(self, op: Operator) -> bool:
         """Return whether the subject's operator is to be checked."""
         return op.name in self.selected and self.subject.only in (None, op.name)
 
     def operators(self, case: Case) -> list[Operator]:
         """Return the operators of a case that are to be checked."""
-        return [op for op in list_all_operators(case.definition) if self.has(op) and admits(self.where, case.values)]
+        return [
+            op
+            for op in list_all_operators(case.definition)
+            if self.checks_operator(op) and admits(self.where, case.values)
+        ]
 
     def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
         """Return the name under which to record a check of `ops`, the checked one first; None to leave the check out.
@@ -51,41 +55,41 @@ class Scope:
         return ops[0].name if ops[0].name in self.selected else None
 
 
-def _on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
+def _check_on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
     """Make checks on one thread, because others would only wait in small calls; `check_threads` compares their bits."""
     with restore_num_threads():
         set_num_threads(1)
         return make()
 
 
-def _task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
+def _make_task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
     """Return a task for checks of a kind; it has none if the scope leaves the kind out."""
     if kind in scope.skip:
         return Task(operator, scope.subject.name, dtype, 0, list)
-    return Task(operator, scope.subject.name, dtype, count, partial(_on_one_thread, make))
+    return Task(operator, scope.subject.name, dtype, count, partial(_check_on_one_thread, make))
 
 
-def _fields(case: Case, op: Operator) -> int:
+def _count_fields(case: Case, op: Operator) -> int:
     return len(case.list_returned(op))
 
 
-def _levels(case: Case, op: Operator) -> int:
-    different, equal = properties.levels()
-    return (len(different) + bool(equal)) * _fields(case, op)
+def _count_level_checks(case: Case, op: Operator) -> int:
+    different, equal = properties.list_other_levels()
+    return (len(different) + bool(equal)) * _count_fields(case, op)
 
 
 # Checks of each operator of a case: the functions that make and count them.
 CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
-    "accuracy": (accuracy.check_accuracy, _fields),
-    "half": (half.check_half, _fields),
-    "repeat": (properties.check_repeat, _fields),
-    "layout": (properties.check_layout, _fields),
-    "out": (properties.check_out, _fields),
+    "accuracy": (accuracy.check_accuracy, _count_fields),
+    "half": (half.check_half, _count_fields),
+    "repeat": (properties.check_repeat, _count_fields),
+    "layout": (properties.check_layout, _count_fields),
+    "out": (properties.check_out, _count_fields),
     "subsets": (accuracy.check_subsets, accuracy.count_subsets),
-    "blocks": (properties.check_blocks, _fields),
+    "blocks": (properties.check_blocks, _count_fields),
     "batch": (properties.check_batch, lambda case, op: len(list_member_fields(case, op))),
-    "threads": (properties.check_threads, _fields),
-    "levels": (properties.check_levels, _levels),
+    "threads": (properties.check_threads, _count_fields),
+    "levels": (properties.check_levels, _count_level_checks),
     "permutation": (properties.check_permutation, lambda case, op: len(properties.list_renumbered_fields(case, op))),
 }
 
@@ -98,7 +102,7 @@ def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: A
     judged = lazy()
     case, subject = judged.case, scope.subject
     return [
-        _task(scope, named, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
+        _make_task(scope, named, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
         for op in scope.operators(case)
         for named, (check, count) in ((OF_VALUES.get(kind, kind), CHECKS[kind]) for kind in kinds)
     ]
@@ -113,10 +117,10 @@ def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 def make_number_tasks(scope: Scope, name: str) -> list[Task]:
     """Read and write every number of a dtype of half precision."""
-    if not scope.has(OPERATORS[half.EVERY_NUMBER]):
+    if not scope.checks_operator(OPERATORS[half.EVERY_NUMBER]):
         return []
     check = partial(half.check_every_number, scope.subject, name)
-    return [_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
+    return [_make_task(scope, "half", half.EVERY_NUMBER, "float32", 1, check)]
 
 
 def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
@@ -125,7 +129,7 @@ def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     case, subject = judged.case, scope.subject
     check = partial(nonfinite.check_nonfinite, subject, judged)
     return [
-        _task(scope, "nan", op.name, case.dtype, len(case.list_returned(op)), partial(check, op, argument.name))
+        _make_task(scope, "nan", op.name, case.dtype, len(case.list_returned(op)), partial(check, op, argument.name))
         for op in scope.operators(case)
         for argument in case.select_present(op)
     ]
@@ -134,11 +138,11 @@ def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
     """Check adjoint identities, symmetry and renumbering."""
     judged = lazy()
-    case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_operators(judged.case.definition)[2]
+    case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_main_operators(judged.case.definition)[2]
     name = scope.record_as(case.values, bwd2)
     if name:
         symmetry = partial(properties.check_symmetry, scope.subject, judged)
-        tasks.append(_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
+        tasks.append(_make_task(scope, "symmetry", name, case.dtype, 1, lambda: [symmetry()]))
     permutations = make_operator_tasks(scope, lazy, ["permutation"], seed)
     return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
 
@@ -148,13 +152,13 @@ def make_third_order_tasks(
 ) -> list[Task]:
     """Make checks of bwd3: some `CHECKS`; with `steps`, also adjoint, symmetry, NaN and finite differences of bwd2."""
     judged, subject = lazy(), scope.subject
-    case, op = judged.case, find_third(judged.case.definition)
-    if not (scope.has(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
+    case, op = judged.case, find_third_order(judged.case.definition)
+    if not (scope.checks_operator(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
     if subject.name == "fortran-reference":  # it returns the judge's bwd3, so the comparison would be empty
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
-    make = partial(_task, scope)
+    make = partial(_make_task, scope)
     tasks = [
         make(
             OF_VALUES.get(kind, kind),
@@ -173,35 +177,36 @@ def make_third_order_tasks(
     if subject.name in BACKENDS:  # the plain forms of trigraph.torch subtract the terms that a sum leaves out
         spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
         tasks += [
-            make("nan", op.name, case.dtype, _fields(case, op), partial(spoil, a.name)) for a in case.select_present(op)
+            make("nan", op.name, case.dtype, _count_fields(case, op), partial(spoil, a.name))
+            for a in case.select_present(op)
         ]
     if case.dtype == "float64":
         differ = partial(differences.check_differences, subject, judged, op, steps)
-        tasks.append(make("differences", op.name, case.dtype, _fields(case, op), differ))
+        tasks.append(make("differences", op.name, case.dtype, _count_fields(case, op), differ))
     return tasks
 
 
 def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
-    _, bwd, bwd2 = list_operators(judged.case.definition)
+    _, bwd, bwd2 = list_main_operators(judged.case.definition)
     name = scope.record_as(judged.case.values, bwd2, bwd)
     if not name:
         return []
     check = partial(properties.check_adjoint, scope.subject, judged, name)
-    return [_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
+    return [_make_task(scope, "adjoint", name, judged.case.dtype, 1, lambda: [check()])]
 
 
 def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
     """Compare finite differences of one order with the next."""
     judged = lazy()
     case, tasks = judged.case, []
-    fwd, bwd, _ = list_operators(case.definition)
+    fwd, bwd, _ = list_main_operators(case.definition)
     for upper in list_all_operators(case.definition)[1:]:
         name = scope.record_as(case.values, upper, fwd if upper is bwd else bwd)
         if name:
             check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
-            tasks.append(_task(scope, "differences", name, case.dtype, len(case.list_returned(upper)), check))
+            tasks.append(_make_task(scope, "differences", name, case.dtype, len(case.list_returned(upper)), check))
     return tasks
 
 
@@ -211,7 +216,7 @@ def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Seq
     check = partial(differences.check_differences, None, judged)
     return [
         Task(op.name, "judge", "real128", len(judged.case.list_returned(op)), partial(check, op, steps))
-        for op in (*list_all_operators(judged.case.definition)[1:], find_third(judged.case.definition))
+        for op in (*list_all_operators(judged.case.definition)[1:], find_third_order(judged.case.definition))
         if op.name in selected
     ]
 
@@ -232,11 +237,11 @@ def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     tasks, fwd, judged = make_operator_tasks(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
     if fwd in scope.operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
-        tasks.append(_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
+        tasks.append(_make_task(scope, "bessel", fwd.name, judged.case.dtype, bessel.DEGREES, check))
     return tasks
 
 
-def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.System]) -> list[Task]:
+def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[Task]:
     """Compare forces on a structure with finite differences, and before and after motions."""
     name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
@@ -245,17 +250,17 @@ def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.Sys
     def check() -> list[Check]:
         return physics.CHECKS[kind](scope.subject, system(), name)
 
-    return [_task(scope, kind, name, "float64", physics.COUNTS[kind], check)]
+    return [_make_task(scope, kind, name, "float64", physics.COUNTS[kind], check)]
 
 
-def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Task]:
+def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str) -> list[Task]:
     """Compare a subject (None: the judge) with vectors from other programs."""
     tasks = []
     for vector in vectors():
-        if dtype in vector.dtypes and (scope is None or scope.has(OPERATORS[vector.operator])):
+        if dtype in vector.dtypes and (scope is None or scope.checks_operator(OPERATORS[vector.operator])):
             check = partial(golden.check_golden, scope.subject if scope else None, vector, dtype)
             if scope is None:
                 tasks.append(Task(vector.operator, "judge", "real128", len(vector.expected), check))
             else:
-                tasks.append(_task(scope, "golden", vector.operator, dtype, len(vector.expected), check))
+                tasks.append(_make_task(scope, "golden", vector.operator, dtype, len(vector.expected), check))
     return tasks

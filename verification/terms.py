@@ -64,7 +64,7 @@ other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/
 """
 
 
-def remark(case: str, operator: str) -> str:
+def special_case_remark(case: str, operator: str) -> str:
     """Return a remark about a special case; "" for others."""
     name = case.partition(",")[0]
     if name == "integers" and operator in NAMED:
@@ -74,12 +74,12 @@ def remark(case: str, operator: str) -> str:
     return find_case_kind(name).remark
 
 
-def remarks(cases: Sequence[str], operator: str) -> list[str]:
+def list_remarks(cases: Sequence[str], operator: str) -> list[str]:
     """Return remarks about the failed cases of an operator; none if ordinary cases fail, too."""
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
     if any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names):
         return []
-    texts = {name: remark(name, operator) for name in names}
+    texts = {name: special_case_remark(name, operator) for name in names}
     return [f"{name}: {text}" for name, text in texts.items() if text]
 
 
@@ -97,7 +97,7 @@ TERMS = Terms(
     curves=("differences", "forces", "force training"),
     influences=INFLUENCES,
     definitions={name: op.definition.name for name, op in NAMED.items()},
-    remarks=remarks,
+    remarks=list_remarks,
     # Okabe and Ito's colours, which can be distinguished with all kinds of colour vision.
     colours=dict(
         zip((*BACKENDS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#8a919c"), strict=True)

@@ -129,7 +129,7 @@ def tiny(dtype: str) -> float:
     return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
-def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:
+def accuracy_tolerance(chunked: bool, terms: int, equal: bool = False) -> float:
     """Return the tolerance of the accuracy rule in units of eps * scale, for sums in chunks or direct sums of `terms`.
 
     The rounding errors of a direct sum of equal terms can all have one sign.
@@ -139,11 +139,11 @@ def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:
     return CHUNKED + (terms / 2 if equal else math.sqrt(terms))
 
 
-def differences(dtype: str) -> float:
+def difference_tolerance(dtype: str) -> float:
     """Return the tolerance of the best relative error of a finite-difference curve."""
     return BEST[dtype]
 
 
-def golden_relative_to_largest(dtype: str) -> float:
+def golden_tolerance(dtype: str) -> float:
     """Return the tolerance, relative to the largest value, for vectors computed in float32."""
     return (16 if dtype == "float32" else 8) * EPS["float32"]

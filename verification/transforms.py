@@ -13,7 +13,7 @@ import numpy as np
 from trigraph.table import SYMBOLS, Array, Operator
 from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.graphs.csc import rows_are_positions
+from trigraph.verification.graphs.csc import has_rows_at_positions
 
 # Nodes of other graphs before the case have few rows (graphs.CROWDED), nodes after it few members, which changes
 # every mean degree. No number here is a multiple of a size by which backends divide their work.
@@ -38,15 +38,15 @@ def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     """
     graphs, orders = GRAPHS[case.definition.graph].renumber_graphs(case, np.random.default_rng(seed))
 
-    def reorder(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
+    def reorder_array(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
         return np.asarray(array[orders[dims[0]]]) if dims[0] in orders else array
 
-    other = case.change_arrays(reorder)
+    other = case.change_arrays(reorder_array)
     return replace(other, values={**other.values, **graphs}), orders
 
 
 @dataclass(frozen=True)
-class Batch:
+class EmbeddingBatch:
     """A batch that contains a case, whose entity k is number ``first[size] + k`` of the batch."""
 
     case: Case
@@ -54,34 +54,34 @@ class Batch:
 
     def own(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
         """Return the part of a field that belongs to the case with the given sizes."""
-        axis, entity = _entity(field.dims)
+        axis, entity = _find_entity_axis(field.dims)
         part = np.take(array, np.arange(self.first[entity], self.first[entity] + sizes[entity]), axis)
         return np.where(part >= 0, part - self.first["num_positions"], part) if field.index else part
 
 
-def _entity(dims: tuple[str, ...]) -> tuple[int, str]:
+def _find_entity_axis(dims: tuple[str, ...]) -> tuple[int, str]:
     """Return the first axis of an array that counts nodes, edges or similar, and its size's name; -1 for none."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
 def list_member_fields(case: Case, op: Operator) -> list[Array]:
     """Return the fields with values for each node, edge and so on, which are not sums over all of them."""
-    return [field for field in case.list_returned(op) if _entity(field.dims)[0] >= 0]
+    return [field for field in case.list_returned(op) if _find_entity_axis(field.dims)[0] >= 0]
 
 
-def embed_in_batch(case: Case, seed: int) -> Batch:
+def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
     """Embed a case between other graphs, whose edges and array rows are drawn with the seed."""
     rng = np.random.default_rng(seed)
     names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if rows_are_positions(case):  # keep this property: position p of the batch has edge row p
+    if has_rows_at_positions(case):  # keep this property: position p of the batch has edge row p
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 
-    def embed(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
-        axis, entity = _entity(dims)
+    def embed_array(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
+        axis, entity = _find_entity_axis(dims)
         if axis < 0:
             return array
         number = array.shape[axis]
@@ -91,5 +91,5 @@ def embed_in_batch(case: Case, seed: int) -> Batch:
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)
 
     graphs = GRAPHS[case.definition.graph].embed_graphs(case, before, after, rng)
-    whole = case.change_arrays(embed)
-    return Batch(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)
+    whole = case.change_arrays(embed_array)
+    return EmbeddingBatch(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)

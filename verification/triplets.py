@@ -13,14 +13,14 @@ from trigraph.backends import backend_function
 from trigraph.graphs.edge_graph import Triplets
 from trigraph.graphs.segments import Segments
 from trigraph.table import Definition
-from trigraph.verification.structures import Structure, numbers
+from trigraph.verification.structures import AtomicStructure, draw_numbers
 
 CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as in GemNet-OC
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
 NEAREST = 3.0  # angstrom: edges of quadruplets are shorter than edges of triplets, as in GemNet-OC
 
 
-def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_in_edges(structure: AtomicStructure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return, for every edge into each node, the position in `nodes` and the edge."""
     offsets, order = structure.graph.dst_offsets, structure.graph.dst_edge_index
     counts = (offsets[1:] - offsets[:-1])[nodes]
@@ -29,16 +29,16 @@ def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.n
     return place, order[offsets[nodes][place] + number]
 
 
-def triplets(structure: Structure) -> Triplets:
+def find_triplets(structure: AtomicStructure) -> Triplets:
     """Return every edge j -> i with every edge k -> j whose atom k differs from i; it may be an image of i."""
     return structure.graph.triplets("edge")
 
 
-def quadruplets(structure: Structure) -> Triplets:
+def find_quadruplets(structure: AtomicStructure) -> Triplets:
     """Return every edge c -> a with all b -> a and d -> b, the inner edge; the four atoms differ, but may be images."""
-    outer, middle = _in_edges(structure, structure.dst)
+    outer, middle = _find_in_edges(structure, structure.dst)
     outer, middle = outer[middle != outer], middle[middle != outer]
-    place, inner = _in_edges(structure, structure.src[middle])
+    place, inner = _find_in_edges(structure, structure.src[middle])
     outer, middle = outer[place], middle[place]
     src, shifts = structure.src, structure.shifts
     same = (src[inner] == src[outer]) & (shifts[middle] + shifts[inner] == shifts[outer]).all(axis=1)
@@ -47,46 +47,46 @@ def quadruplets(structure: Structure) -> Triplets:
 
 
 @dataclass(frozen=True)
-class Sums:
+class TripletInput:
     """Input of the family's operators from a structure: `lists`, basis width, and whether edges sum into atoms.
 
     `patch` and `whole` limit the number of triplets; only edges shorter than `reach` are used (None: all).
     """
 
-    structure: Structure
-    lists: Callable[[Structure], Triplets]
+    structure: AtomicStructure
+    lists: Callable[[AtomicStructure], Triplets]
     spherical: int
     into_atoms: bool
     reach: float | None
     patch: int
     whole: int
 
-    def within(self, patch: bool) -> tuple[Structure, Triplets]:
+    def limit_triplets(self, patch: bool) -> tuple[AtomicStructure, Triplets]:
         """Return the patch or the whole, and its lists."""
         some = self.structure
         if self.reach is not None:
             near = np.linalg.norm(some.vec, axis=1) < self.reach
             some = replace(some, src=some.src[near], dst=some.dst[near], shifts=some.shifts[near])
-        some = some.within(self.patch if patch else self.whole)
+        some = some.limit_triplets(self.patch if patch else self.whole)
         return some, self.lists(some)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Return arguments of fwd, see `RealInput.values`; without kinks, every edge is kept."""
-        some, lists = self.within(patch)
+        some, lists = self.limit_triplets(patch)
         edges = len(some.src)
-        sph = numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
+        sph = draw_numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
         radial = definition.name == "basis_embedding_radial"
         shape = (INTERM, RADIAL) if radial else (RADIAL, self.spherical, INTERM)
         basis = {
-            "rad_basis": numbers(f"{some.name} radial basis", edges, RADIAL),
-            "weight": numbers(f"{some.name} embedding", *shape),
+            "rad_basis": draw_numbers(f"{some.name} radial basis", edges, RADIAL),
+            "weight": draw_numbers(f"{some.name} embedding", *shape),
         }
         values = {**basis, "sph_basis": sph, "sph": sph, "triplets": Segments(lists.outer, edges)}
         if definition.name == "interaction_bilinear":
             values |= {
                 "rad_W1": backend_function("pyref", "basis_embedding_spherical_fwd")(**basis),
-                "m": numbers(f"{some.name} m", edges, EMB_IN),
-                "weight": numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
+                "m": draw_numbers(f"{some.name} m", edges, EMB_IN),
+                "weight": draw_numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,
                 "idx_in": Segments(lists.inner, edges),
             }
@@ -94,15 +94,17 @@ class Sums:
 
     def remark(self, patch: bool) -> str:
         """Describe the number of triplets or quadruplets, and the parts that the patch or the whole leaves out."""
-        some, lists = self.within(patch)
+        some, lists = self.limit_triplets(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 
 
-def sums_over(structure: Structure) -> dict[str, Sums]:
+def list_triplet_inputs(structure: AtomicStructure) -> dict[str, TripletInput]:
     """Return the inputs of the family's operators from a structure, by name."""
-    over_triplets = Sums(structure, triplets, CIRCULAR, False, None, 600, 10_000)
+    over_triplets = TripletInput(structure, find_triplets, CIRCULAR, False, None, 600, 10_000)
     return {
         f"{structure.name}, triplets": over_triplets,
         f"{structure.name}, triplets into atoms": replace(over_triplets, into_atoms=True),
-        f"{structure.name}, quadruplets": Sums(structure, quadruplets, SPHERICAL, False, NEAREST, 100, 300),
+        f"{structure.name}, quadruplets": TripletInput(
+            structure, find_quadruplets, SPHERICAL, False, NEAREST, 100, 300
+        ),
     }

@@ -22,7 +22,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
+def list_variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
     """Return variants of a definition: each kind uses one setting, in turn, or all if it has `every_setting`.
 
     `where` restricts the settings.
@@ -39,7 +39,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     return (*turns, *(v for v in more if v not in turns))
 
 
-def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
+def list_hub_variants(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
     """Return variants with sums of `degree` terms, which are "positive", or "constant" (positive and equal)."""
     index = np.int32 if data == "positive" else np.int64
     return tuple(

@@ -13,9 +13,9 @@ from trigraph.gpu import sums
 from trigraph.gpu.instances import INSTANCES, TENSOR, switching_tensor_cores
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.cases import assemble, half_dtype, half_types
-from trigraph.verification.judged import ask, find_third, list_all_operators
-from trigraph.verification.subjects import name_fields_of_result, takes
+from trigraph.verification.cases import assemble_case, find_half_dtype, list_half_dtypes
+from trigraph.verification.judged import compute_with_judge, find_third_order, list_all_operators
+from trigraph.verification.subjects import name_fields_of_result, takes_dtype
 
 INDEX = {"float32": np.int32, "float64": np.int64}
 WITH_INT, WITH_LONG = {"float", "float16", "bfloat16", "int"}, {"double", "long long"}
@@ -29,7 +29,7 @@ class Small:
     dtype: str  # graphs have int32 beside float32, else int64
     graph: Sequence[Any]  # in-degrees of nodes; pairs of nodes that are joined both ways; or the triplets of each edge
     sizes: Mapping[str, int]
-    setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble`
+    setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble_case`
     half: str | None = None  # half precision of the arrays that may have it
     spoilt: bool = False  # whether an edge's vector is NaN, for which blocks take another way
 
@@ -183,7 +183,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
     for definition in (d for d in DEFINITIONS if d.family == family):
         halves = {a.name for op in list_all_operators(definition) for a in op.arguments if a.half and case.half}
         for setting in (case.setting,) if case.setting else definition.settings or ({},):
-            drawn = assemble(definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half)
+            drawn = assemble_case(definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half)
             values = {**drawn.values, **drawn.grads, **drawn.ggs, **drawn.gggs}
             if "vec" in values:
                 values["vec"] = graphs["vec"].copy()
@@ -193,7 +193,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
                     case.sizes["dim_head"], dtype=case.dtype
                 )
             for half in halves.intersection(n for n, v in values.items() if v is not None):
-                values[half] = values[half].astype(half_dtype(str(case.half)))
+                values[half] = values[half].astype(find_half_dtype(str(case.half)))
             made[", ".join([definition.name, *(f"{n}={v}" for n, v in setting.items())])] = values
     return made
 
@@ -219,7 +219,9 @@ def _judged(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an operator by the judge, (3, ...): two parts of the value, and the sum of its |terms|."""
     arrays = {a.name for a in op.arguments}
     wide = {n: v.astype(np.float64) if n in arrays and v is not None else v for n, v in values.items()}
-    return ask(op, {n: v for n, v in wide.items() if not any(a.name == n and a.given_back for a in op.arguments)})
+    return compute_with_judge(
+        op, {n: v for n, v in wide.items() if not any(a.name == n and a.given_back for a in op.arguments)}
+    )
 
 
 def results(
@@ -230,7 +232,7 @@ def results(
     for key, values in made.items():
         forward: dict[str, Any] = {}
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
-        third = [op for op in (find_third(definition),) if hasattr(gpu, op.name)]
+        third = [op for op in (find_third_order(definition),) if hasattr(gpu, op.name)]
         for op in (*list_all_operators(definition), *third):
             for label, arguments in _calls(op, values, forward):
                 fields = compute(op, arguments)
@@ -252,7 +254,7 @@ def _close(what: str, got: Any, right: Any, third: bool) -> None:
     assert (np.isfinite(got) >= finite if third else np.isfinite(got) == finite).all(), what
     # The judge's scale is NaN for a constant function of a NaN; the largest value stands for it.
     scale = np.where(np.isfinite(scale), scale, abs(value).max(initial=0, where=finite))
-    bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy(True, 0) * scale
+    bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy_tolerance(True, 0) * scale
     if half:  # sums are made in float32 and rounded once
         unit = tolerances.eps(got.dtype.name) / 2
         bound += unit * np.maximum(abs(value), tolerances.tiny(got.dtype.name))
@@ -276,7 +278,9 @@ def run(family: str, place: Device) -> dict[str, np.ndarray]:
     tensor_kernels = any(TENSOR in name for name in INSTANCES[family])
     with sums.small_blocks():  # so that small cases have several
         for name, case in CASES[family].items():
-            if case.half and not (case.half in half_types() and takes(place.backend, half_dtype(case.half))):
+            if case.half and not (
+                case.half in list_half_dtypes() and takes_dtype(place.backend, find_half_dtype(case.half))
+            ):
                 continue
             right = expected(family, name)
             for tensor in (False, True) if case.dtype == "float32" and tensor_kernels else (False,):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slopecheck.compare import Comparison
     from slopecheck.record import Check
     from slopecheck.units import Unit
-    from trigraph.verification.structures import Structure
+    from trigraph.verification.structures import AtomicStructure
 
 JUDGE, QUAD = "judge", "real128"
 # Commands by purpose, in the order of `trigraph --help`.
@@ -82,7 +82,7 @@ def _as_option_errors(option: str) -> Iterator[None]:
 
 
 def _plan(
-    options: Mapping[str, Any], structures: Sequence[Structure]
+    options: Mapping[str, Any], structures: Sequence[AtomicStructure]
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
     """Return the units of the run and an iterator over units and their checks.
 
@@ -91,12 +91,12 @@ def _plan(
     """
     from slopecheck.isolated import Ended, Refused, Workers, merge_units
     from slopecheck.units import execute
-    from trigraph.verification.run import DTYPES, available_backends, plan
+    from trigraph.verification.run import DTYPES, list_available_backends, plan_run
 
     operators, dtypes = options["operators"], options["dtypes"]
     implementation = options["implementation"] or options["framework"]
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
-    chosen = options["backends"] or (() if implementation else available_backends())
+    chosen = options["backends"] or (() if implementation else list_available_backends())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
     if judge and others and "float64" in floats:  # the judge uses the cases of float64
@@ -125,9 +125,11 @@ def _plan(
         )
     try:
         if implementation or options["jobs"] > 1:
-            workers = Workers(plan, requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf)
+            workers = Workers(
+                plan_run, requests, 1 if implementation else options["jobs"], options["timeout"] or math.inf
+            )
             return workers.units, workers.execute()
-        units = merge_units(plan, requests)
+        units = merge_units(plan_run, requests)
         return units, execute(units)
     except Ended as error:
         raise click.UsageError(f"importing implementation {options['implementation']!r}: {error}") from error
@@ -142,11 +144,11 @@ def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str,
     from trigraph.verification import golden
 
     skips = [] if asked else [(f"backend {p}", unavailable(p)) for p in BACKENDS if unavailable(p)]
-    if not alone and not golden.check_missing():  # otherwise missing files are failures
-        place = golden.directory() or "the package, nor in a folder shared/golden beside a checkout"
+    if not alone and not golden.check_missing_vectors():  # otherwise missing files are failures
+        place = golden.golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
         reason = f"not in {place}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
         families = dict.fromkeys(NAMED[c.operator].family for c in checks if c.operator in NAMED)
-        absent = {family: len(golden.missing([family])) for family in families}
+        absent = {family: len(golden.list_missing_vectors([family])) for family in families}
         if any(absent.values()):
             counts = ", ".join(f"{number} of {family}" for family, number in absent.items() if number)
             skips.append((f"{sum(absent.values())} files of golden vectors ({counts})", reason))
@@ -158,13 +160,13 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]],
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from slopecheck.progress import follow
-    from trigraph.verification.run import find_section
+    from trigraph.verification.run import name_section
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, unit_checks, line in follow(units, results, find_section):
+        for unit, unit_checks, line in follow(units, results, name_section):
             checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
@@ -190,7 +192,7 @@ def _report(
     from slopecheck.compare import compare
     from slopecheck.report import assemble, checks_of
     from trigraph.environment import collect
-    from trigraph.verification.report import write
+    from trigraph.verification.report import write_report
     from trigraph.verification.terms import TERMS
 
     options = ctx.params
@@ -200,7 +202,7 @@ def _report(
     comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, asked) if earlier else None
     try:
         if options["folder"]:
-            write(options["folder"], report, checks, comparison)
+            write_report(options["folder"], report, checks, comparison)
     except OSError as error:
         return comparison, str(error)
     return comparison, ""
@@ -347,8 +349,8 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     from slopecheck.running import left_out_by
     from slopecheck.units import count_checks
     from trigraph.environment import tf32_problems
-    from trigraph.verification.run import find_section
-    from trigraph.verification.structures import read as read_structure
+    from trigraph.verification.run import name_section
+    from trigraph.verification.structures import read_structure as read_structure
     from trigraph.verification.terms import TERMS
 
     folder, against, where = options["folder"], options["against"], options["where"]
@@ -377,7 +379,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.describe() for structure in structures]
-    parts = dict.fromkeys(find_section(unit) for unit in units if numbers[unit.label])
+    parts = dict.fromkeys(name_section(unit) for unit in units if numbers[unit.label])
     with suppress(OSError):  # if the output cannot be written, continue the run and write its report
         for text in inputs:
             say(text)

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from trigraph.backends import FUNCTIONS
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.subjects import name_fields_of_result
 
 END = "TRIGRAPH_DEVICE_END"  # environment variable: the time when the run ends, for all of its processes
@@ -32,8 +32,8 @@ def run_python(*arguments, prefix=()):
 
 def draw_operator_arguments(op, dtype="float32", variant="regular", seed=0):
     """Return arguments of an operator as drawn by the verification, for the NumPy backends, with writable arrays."""
-    chosen = next(v for v in variants(op.definition) if v.name == variant)
-    values = build(op.definition, chosen, dtype, seed).arguments(op)
+    chosen = next(v for v in list_variants(op.definition) if v.name == variant)
+    values = build_case(op.definition, chosen, dtype, seed).arguments(op)
     for value in values.values():
         if hasattr(value, "prepare"):  # arrays that graphs build at the first backward
             value.prepare()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from neighbor_cases import CUTOFF, draw_batch
 
-from trigraph.benchmarks.models import SLAB, build_atoms, dimenet
+from trigraph.benchmarks.models import SLAB, build_atoms, make_dimenet
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.potentials.capacity_search import CapacitySearch
 from trigraph.torch.potentials.padding import Given, Padding
@@ -30,7 +30,7 @@ def device(place):
 @pytest.fixture(params=CLOSE)
 def model(request, place, device, torch):
     widths = WIDTHS | (SMALLER if place.rehearsal else {})
-    return copy.deepcopy(dimenet("trigraph", request.param, **widths)).to(device)
+    return copy.deepcopy(make_dimenet("trigraph", request.param, **widths)).to(device)
 
 
 def yield_batches(torch, model):

@@ -15,8 +15,8 @@ from trigraph.backends import FUNCTIONS, unavailable
 from trigraph.checks import bind_sizes
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import field_error
-from trigraph.verification.judged import ask
+from trigraph.verification.accuracy import compute_field_error
+from trigraph.verification.judged import compute_with_judge
 
 SOME = (
     "agg_weighted_n2n_bwd",
@@ -125,9 +125,9 @@ def test_extremes(place, op):
             with np.errstate(all="ignore"):
                 right = compute_fields(op, values, "gpu-host")
                 got = place.hosted(compute_fields(op, place.moved(values), place.backend))
-                exact = ask(op, values)
+                exact = compute_with_judge(op, values)
             sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present(values)})
-            most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
+            most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
             names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], right[n], v, most)]
             wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
     assert wrong == []
@@ -137,7 +137,7 @@ def is_accurate(field, got, right, exact, most):
     """Return whether the same numbers are finite, and the error is within the tolerance or 8 times `right`'s error."""
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
-    error, usual = (field_error(a[kept], field, triple, "float32") for a in (got, right))
+    error, usual = (compute_field_error(a[kept], field, triple, "float32") for a in (got, right))
     return (np.isfinite(got) == kept).all() and error <= max(most, 8 * usual)
 
 

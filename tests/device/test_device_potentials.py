@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from trigraph.benchmarks.measure import as_numpy, relative_error
+from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
-from trigraph.benchmarks.run import tolerance
+from trigraph.benchmarks.run import peer_tolerance
 
 THREADS = 4  # threads of torch's compiler for a test; each is a process that imports torch
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
@@ -33,7 +33,7 @@ def test_agreement(place, torch, contender, name, record_property):
     for form in ("trigraph", contender):
         with torch.device("cpu" if place.rehearsal else "cuda"):
             call = program.prepare(form, sizes, "float32")
-        results.append({n: as_numpy(t) for n, t in call().items()})
-    error = relative_error(results[1], results[0])
+        results.append({n: convert_to_numpy(t) for n, t in call().items()})
+    error = compute_relative_error(results[1], results[0])
     record_property("error", error)
-    assert error <= tolerance("float32", program.terms)
+    assert error <= peer_tolerance("float32", program.terms)

@@ -10,10 +10,10 @@ import pytest
 from device_calls import compute_fields, draw_operator_arguments, list_unequal_fields
 
 import trigraph
-from trigraph.benchmarks.measure import as_numpy, relative_error
+from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.table import NAMED, OPERATORS
-from trigraph.verification.cases import half_dtype
+from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
 STEPS = 1000  # memory must not grow after the first tenth of them
@@ -74,7 +74,7 @@ def test_half_precision(place, torch):
         draw_operator_arguments(ATTENTION),
     )
     halves = [a.name for a in ATTENTION.select_present(values) if a.half]
-    half = {n: values[n].astype(half_dtype("bfloat16")) for n in halves}
+    half = {n: values[n].astype(find_half_dtype("bfloat16")) for n in halves}
     right = place.hosted(compute_fields(ATTENTION, place.moved({**values, **half}), place.backend)["output_embedding"])
     tensors = {n: to_torch(torch, v, device) for n, v in values.items()}
     tensors |= {n: tensors[n].to(torch.bfloat16) for n in halves}
@@ -94,8 +94,8 @@ def test_models(place, torch, name, dtype, record_property):
     for device in ("cpu", list_torch_devices(place, torch)[0]):
         with torch.device(device):
             call = program.prepare("trigraph", program.at("small"), dtype)
-        results.append({n: as_numpy(t) for n, t in call().items()})
-    error = relative_error(results[1], results[0])
+        results.append({n: convert_to_numpy(t) for n, t in call().items()})
+    error = compute_relative_error(results[1], results[0])
     record_property("error", error)
     assert error <= CLOSE[dtype]
 

@@ -15,7 +15,7 @@ from trigraph import CSC, Segments, distributed
 from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
 from trigraph.distributed.functions import find_entity
 from trigraph.table import DEFINITIONS, OPERATORS
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import name_fields_of_result
 
@@ -159,9 +159,9 @@ def map_fields(op, result):
 def digest_cases(dtype, how, comm, alone):
     """Compare every operator, in the first `alone` cases also each field alone; return a digest of each case."""
     for definition in DEFINITIONS:
-        chosen = [v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
+        chosen = [v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
         for number, variant in enumerate(chosen):
-            comparison = OneProcessComparison(build(definition, variant, dtype, 0), how, comm)
+            comparison = OneProcessComparison(build_case(definition, variant, dtype, 0), how, comm)
             for op in list_all_operators(definition):
                 comparison.check_operator(op, number < alone)
             yield comparison.digest.hexdigest()
@@ -185,10 +185,10 @@ def equals_one_process_in_pieces():
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
     with set_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
-            every = [v for v in variants(definition, ()) if v.name in names]
+            every = [v for v in list_variants(definition, ()) if v.name in names]
             # Only "bilinear" has settings that choose graph objects; the settings of others change no graph.
             for variant in every if definition.graph == "bilinear" else {v.name: v for v in every}.values():
-                case = build(definition, variant, "float64", 0)
+                case = build_case(definition, variant, "float64", 0)
                 if definition.graph == "csc":
                     graph = case.values["graph"]
                     order, numbers = rng.permutation(graph.num_positions), (graph.num_src_nodes, graph.num_dst_nodes)
@@ -228,8 +228,8 @@ def equals_one_process_on_device():
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         cupy_stand_in.install_cupy(patch, folder)
         for op in map(OPERATORS.get, ON_DEVICE):
-            variant = next(v for v in variants(op.definition, ()) if v.kind.differenced)
-            case = build(op.definition, variant, "float32", 0)
+            variant = next(v for v in list_variants(op.definition, ()) if v.kind.differenced)
+            case = build_case(op.definition, variant, "float32", 0)
             comparison = OneProcessComparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
             arguments = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
             comparison.compare_call(op, arguments)

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from trigraph.benchmarks.gemnet import fairchem_layers, mattergen_layers, number_members
+from trigraph.benchmarks.gemnet import load_fairchem_layers, load_mattergen_layers, number_members
 
 # All sizes differ, so that exchanged axes are noticed.
 WIDTHS = {
@@ -152,7 +152,7 @@ class FairchemBlock(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        efficient, block, dense = fairchem_layers()
+        efficient, block, dense = load_fairchem_layers()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             for name in ("qint", "aeint", "eaint", "tint", "h"):
@@ -225,7 +225,7 @@ class MatterGenBlock(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        efficient, block, dense = mattergen_layers()
+        efficient, block, dense = load_mattergen_layers()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             self.mlp_rbf3 = dense.Dense(RADIAL, RBF, activation=None, bias=False)

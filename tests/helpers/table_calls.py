@@ -9,8 +9,8 @@ from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.checks import bind_sizes
 from trigraph.table import NAMED, OPERATORS, SYMBOLS, evaluate
 from trigraph.verification import cases, graphs, tolerances
-from trigraph.verification.accuracy import field_error
-from trigraph.verification.judged import ask
+from trigraph.verification.accuracy import compute_field_error
+from trigraph.verification.judged import compute_with_judge
 
 OPS = tuple(OPERATORS.values())
 EVERY = tuple(NAMED.values())  # with bwd3
@@ -20,7 +20,7 @@ SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions"
 
 
 # By kind of graph: a function of sizes, index dtype and random generator that returns graph objects by argument name.
-GRAPHS = {name: kind.at_random for name, kind in graphs.GRAPHS.items()}
+GRAPHS = {name: kind.draw_graphs for name, kind in graphs.GRAPHS.items()}
 
 
 def draw_operator_arguments(
@@ -41,7 +41,7 @@ def draw_operator_arguments(
     graph = GRAPHS[spec.graph](chosen, index, rng) if graph is None else graph
     graphs = graph if isinstance(graph, dict) else {"graph": graph}
     setting = {a.name: a.choices[-1] for a in op.attributes if a.choices} | (setting or {})
-    case = cases.assemble(spec, graphs, chosen, setting, np.dtype(dtype).name, rng, data=data)
+    case = cases.assemble_case(spec, graphs, chosen, setting, np.dtype(dtype).name, rng, data=data)
     values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in case.arguments(op).items()}
     if any(a.given_back for a in op.arguments):
         fwd = OPERATORS[f"{spec.name}_fwd"]
@@ -70,11 +70,11 @@ def compute_fields(op, values, **keywords):
 def assert_accurate(op, values, got, chunked, expected=None):
     """Assert the accuracy rule against the judge's triples (`expected`), for sums in chunks or direct sums."""
     sizes = bind_sizes(op, values)
-    tolerance = tolerances.accuracy(chunked, evaluate(op.definition.terms, sizes))
-    expected = expected or ask(op, values)
+    tolerance = tolerances.accuracy_tolerance(chunked, evaluate(op.definition.terms, sizes))
+    expected = expected or compute_with_judge(op, values)
     for field in op.list_returned(values, sizes):
         dtype = str(values[op.definition.inputs[0].name].dtype)
-        error = field_error(got[field.name], field, expected[field.name], dtype)
+        error = compute_field_error(got[field.name], field, expected[field.name], dtype)
         assert error <= (0 if field.index else tolerance), field.name
 
 

@@ -28,7 +28,7 @@ from trigraph.checks import bind_arguments, check_arguments
 from trigraph.fortran import calls, interface, levels
 from trigraph.fortran.shims import SHIM_SETS, order_arguments
 from trigraph.table import DEFINITIONS, OPERATORS, evaluate
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(trigraph.__file__).parent
@@ -135,14 +135,16 @@ def yield_operators_with_arguments(definition, case):
 
 def yield_typed_cases(definition, seeds=1):
     """Yield cases in both dtypes and index types."""
-    for variant in (v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")):
+    for variant in (
+        v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")
+    ):
         for dtype, index in (
             ("float32", np.int32),
             ("float64", np.int64),
             ("float64", np.int32),
             ("float32", np.int64),
         ):
-            yield build(definition, replace(variant, index=index), dtype, 0)
+            yield build_case(definition, replace(variant, index=index), dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -450,8 +452,10 @@ def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, definition):
-    for variant in (v for v in variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")):
-        case = build(definition, replace(variant, index=np.int64), "float64", 0)
+    for variant in (
+        v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")
+    ):
+        case = build_case(definition, replace(variant, index=np.int64), "float64", 0)
         for op, arguments in yield_operators_with_arguments(definition, case):
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
             for given, wrt in ((arguments, None), (fewer, op.fields[-1].name if op.selective else None)):

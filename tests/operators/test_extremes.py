@@ -15,7 +15,7 @@ from trigraph import CSC, EdgeGraph
 from trigraph.backends import BACKENDS
 from trigraph.fortran import levels
 from trigraph.table import OPERATORS
-from trigraph.verification.judged import ask
+from trigraph.verification.judged import compute_with_judge
 
 EACH_BACKEND = pytest.mark.parametrize("backend", CPU_BACKENDS)
 ACTIVATIONS = {
@@ -97,7 +97,7 @@ def score_parallel_edges(score):
 @pytest.mark.parametrize(("activation", "score"), [("sigmoid", s) for s in (37.0, 50.0, 70.0)] + [("tanh", 25.0)])
 def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
     values = score_parallel_edges(score) | {"activation": activation, "grad_output_embedding": np.array([[1.0, 0.7]])}
-    fields = ask(OPERATORS["mha_gat_n2n_bwd"], values)
+    fields = compute_with_judge(OPERATORS["mha_gat_n2n_bwd"], values)
     assert (fields["attention_weights"][2] > 0).all()
 
 

@@ -21,10 +21,10 @@ each_form = pytest.mark.parametrize("padded", [True, False])
 
 
 def read_golden_vectors(name):
-    if name not in golden.files():
-        assert not golden.check_missing()
+    if name not in golden.find_golden_files():
+        assert not golden.check_missing_vectors()
         pytest.skip(f"golden vectors {name}.npz are not on this machine")
-    with np.load(golden.files()[name]) as archive:
+    with np.load(golden.find_golden_files()[name]) as archive:
         return dict(archive)
 
 

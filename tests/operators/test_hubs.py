@@ -12,7 +12,7 @@ from table_calls import OPS, compute_fields, draw_operator_arguments
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.table import DEFINITIONS
-from trigraph.verification.judged import ask
+from trigraph.verification.judged import compute_with_judge
 
 EPS = 8  # allowed by the accuracy rule for sums in chunks of any length
 WIDTH = 3  # size of every axis that does not count edges, nodes and so on
@@ -132,7 +132,7 @@ def assert_equal_terms(run, definition, setting, grown, mean):
         values = draw_small_arguments(op, run.dtype, make(few), setting)
         got, judged = (
             compute_fields(op, repeat_rows(op, values, times, make, few), backend=run.backend),
-            ask(op, values),
+            compute_with_judge(op, values),
         )
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = times.get(field.dims[0], 1)
@@ -177,7 +177,7 @@ def test_equal_edges_at_one_node(run, n_in, n_out):
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
         got, judged = (
             compute_fields(op, values | rows | make_star_graph(n_in, n_out), backend=run.backend),
-            ask(op, values),
+            compute_with_judge(op, values),
         )
         for name, triples in judged.items():
             if name == "weights":
@@ -209,4 +209,4 @@ def test_parameters_where_degrees_differ(degrees, dtype):
             values = draw_small_arguments(op, dtype, {"graph": one_edge}, seed=seed)
             rows = {a.name: np.repeat(values[a.name], numbers.get(a.dims[0], 1), axis=0) for a in op.arguments}
             got = compute_fields(op, values | rows | {"graph": graph}, wrt="params")
-            assert_multiple(got["params"], ask(op, values)["params"], total, op.name)
+            assert_multiple(got["params"], compute_with_judge(op, values)["params"], total, op.name)

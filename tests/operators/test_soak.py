@@ -18,7 +18,7 @@ from trigraph import set_num_threads
 from trigraph.backends import FUNCTIONS
 from trigraph.fortran import memory
 from trigraph.table import DEFINITIONS, NAMED, evaluate
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import name_fields_of_result
 
@@ -31,9 +31,9 @@ def make_soak_calls():
     """Return functions of `out`, by operator, case and backend, whose calls take milliseconds."""
     found = {}
     for definition in DEFINITIONS:
-        for variant in variants(definition)[:8]:
+        for variant in list_variants(definition)[:8]:
             for dtype in ("float32", "float64"):
-                case = build(definition, variant, dtype, 0)
+                case = build_case(definition, variant, dtype, 0)
                 for op in list_all_operators(definition):
                     for backend, most in BACKENDS.items():
                         if evaluate(op.operations, case.sizes) <= most:

@@ -10,8 +10,8 @@ from trigraph.fortran import judge
 from trigraph.graphs import EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.verification import cases, tolerances
-from trigraph.verification.judged import ask
-from trigraph.verification.variants import variants
+from trigraph.verification.judged import compute_with_judge
+from trigraph.verification.variants import list_variants
 
 EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
 OWN = [  # backends, and the third derivatives that they compute themselves
@@ -26,8 +26,8 @@ GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturate
 
 def yield_third_order_calls(op, dtype):
     """Return the arguments of bwd3, and whether they are away from kinks, for the cases of `verify`."""
-    third = [v for v in variants(op.definition) if v.kind.third]
-    return [(cases.build(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
+    third = [v for v in list_variants(op.definition) if v.kind.third]
+    return [(cases.build_case(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
 
 
 def move_arguments(op, values, step):
@@ -42,9 +42,9 @@ def test_the_judge_differentiates_its_derivatives(op):
     for values, smooth in yield_third_order_calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
             continue  # a step along scaled cotangents is not small
-        third = ask(op, values)
+        third = compute_with_judge(op, values)
         for lower, prefix in ((OPERATORS[f"{op.definition.name}_{o}"], p) for o, p in (("bwd", "gg_"), ("bwd2", ""))):
-            plus, minus = (ask(lower, move_arguments(lower, values, step)) for step in (STEP, -STEP))
+            plus, minus = (compute_with_judge(lower, move_arguments(lower, values, step)) for step in (STEP, -STEP))
             assert {prefix + n for n in plus} <= third.keys()
             for name in plus if smooth else ():
                 hi, lo, scale = third[prefix + name]
@@ -58,7 +58,7 @@ def test_the_judge_differentiates_its_derivatives(op):
 @pytest.mark.parametrize("op", EACH)
 def test_backends_agree_with_the_judge(op, dtype):
     for values, _ in yield_third_order_calls(op, dtype):
-        judged = ask(op, values)
+        judged = compute_with_judge(op, values)
         assert_accurate(op, values, compute_fields(op, values, backend="pyref"), False, judged)
         rounded = dict.fromkeys(f.name for f in op.fields)
         rounded |= {name: hi.astype(dtype) for name, (hi, _, _) in judged.items()}
@@ -106,7 +106,7 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
             f"ggg_{a.name}": None for a in op.arguments if a.name.startswith("grad_")
         }
         values[direction][2] = np.nan
-        expected = {field: np.isnan(hi) for field, (hi, _, _) in ask(op, values).items()}
+        expected = {field: np.isnan(hi) for field, (hi, _, _) in compute_with_judge(op, values).items()}
         got = compute_fields(op, values, backend=backend)
         assert all(np.array_equal(np.isnan(got[field]), marks) for field, marks in expected.items())
 

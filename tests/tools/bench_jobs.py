@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from trigraph.benchmarks.programs import Unavailable
+from trigraph.benchmarks.programs import ContenderUnavailable
 
 
 def steady(value, nbytes=8):
@@ -12,7 +12,7 @@ def steady(value, nbytes=8):
 
 
 def unavailable():
-    raise Unavailable("nothing there")
+    raise ContenderUnavailable("nothing there")
 
 
 def fail():

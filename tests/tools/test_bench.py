@@ -15,10 +15,17 @@ from trigraph import pyref
 from trigraph.backends import BACKENDS
 from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, run
 from trigraph.benchmarks.device_workloads import DEVICE
-from trigraph.benchmarks.measure import Job, Measurement, Runner, alternate, as_numpy, relative_error
-from trigraph.benchmarks.originals import VARIABLE, Original, load
-from trigraph.benchmarks.programs import Unavailable
-from trigraph.benchmarks.record import stem
+from trigraph.benchmarks.measure import (
+    ContenderJob,
+    JobRunner,
+    Measurement,
+    compute_relative_error,
+    convert_to_numpy,
+    time_alternately,
+)
+from trigraph.benchmarks.originals import VARIABLE, OriginalRelease, load_modules
+from trigraph.benchmarks.programs import ContenderUnavailable
+from trigraph.benchmarks.record import record_file_stem
 from trigraph.benchmarks.workloads import make_case
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
@@ -44,10 +51,10 @@ def _quick(monkeypatch):
 
 def test_relative_error_never_passes_what_cannot_be_compared():
     x = {"x": np.ones(3)}
-    assert relative_error(x, x) == 0
-    assert relative_error({"x": np.array([1, 1, 1.5])}, x) == pytest.approx(0.5 / np.sqrt(3))
+    assert compute_relative_error(x, x) == 0
+    assert compute_relative_error({"x": np.array([1, 1, 1.5])}, x) == pytest.approx(0.5 / np.sqrt(3))
     for other in ({"x": np.array([1, 1, np.nan])}, {"x": np.ones(4)}, {"x": np.ones(3, np.float32)}, {"y": np.ones(3)}):
-        assert not (relative_error(other, x) <= 1e9)
+        assert not (compute_relative_error(other, x) <= 1e9)
 
 
 def test_only_what_agrees_with_the_baseline_is_timed():
@@ -55,14 +62,14 @@ def test_only_what_agrees_with_the_baseline_is_timed():
     ballast = np.ones(2**24)
     large = 64 * 2**20
     jobs = {
-        "absent": Job(bench_jobs.unavailable),
-        "baseline": Job(partial(bench_jobs.steady, 1.0, large), warm=partial(bench_jobs.steady, 2.0)),
-        "same": Job(partial(bench_jobs.steady, 1.0, large)),
-        "nan": Job(partial(bench_jobs.steady, np.nan, large)),
-        "failing": Job(bench_jobs.fail),
-        "dying": Job(bench_jobs.die),
+        "absent": ContenderJob(bench_jobs.unavailable),
+        "baseline": ContenderJob(partial(bench_jobs.steady, 1.0, large), warm=partial(bench_jobs.steady, 2.0)),
+        "same": ContenderJob(partial(bench_jobs.steady, 1.0, large)),
+        "nan": ContenderJob(partial(bench_jobs.steady, np.nan, large)),
+        "failing": ContenderJob(bench_jobs.fail),
+        "dying": ContenderJob(bench_jobs.die),
     }
-    measurements = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
+    measurements = time_alternately(jobs, repeat=2, threads=1, tolerance=1e-3)
     timed = ["unavailable", "timed", "timed", "wrong", "failed", "failed"]
     assert [m.status for m in measurements.values()] == timed
     assert [n for n, m in measurements.items() if len(m.seconds) == 2] == ["baseline", "same"]
@@ -84,11 +91,11 @@ def test_peers_compute_what_the_backends_compute(workload):
     for name in set(workload.names) & set(workload.peers):
         try:
             results = workload.prepare(name, sizes, "float32")()
-        except Unavailable:
+        except ContenderUnavailable:
             assert name == "fairchem"
             continue
-        got = {n: as_numpy(v) for n, v in results.items()}
-        assert relative_error(got, expected) <= run.tolerance("float32"), name
+        got = {n: convert_to_numpy(v) for n, v in results.items()}
+        assert compute_relative_error(got, expected) <= run.peer_tolerance("float32"), name
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
@@ -107,13 +114,13 @@ def test_workloads_are_honest(workload):
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_of_the_table_can_be_timed(name):
-    workload = run.operator_workload(name, {})
+    workload = run.make_operator_workload(name, {})
     sizes, double = tiny(workload), np.dtype("float64")
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
     assert "gpu-host" not in workload.backends
     assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
     results = {backend: workload.prepare(backend, sizes, "float64")() for backend in ("fortran", "pyref")}
-    assert relative_error(results["pyref"], results["fortran"]) <= run.tolerance("float64")
+    assert compute_relative_error(results["pyref"], results["fortran"]) <= run.peer_tolerance("float64")
     arrays = [*make_case(workload, sizes, double).arrays.values(), *results["pyref"].values()]
     assert workload.bytes_moved(sizes, double) == sum(a.nbytes for a in arrays)
 
@@ -156,9 +163,9 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
 
 
 def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
-    other = Original("fairchem-core", "0.0.1", "fairchem/core")
+    other = OriginalRelease("fairchem-core", "0.0.1", "fairchem/core")
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(Unavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
+    with pytest.raises(ContenderUnavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
         other.root()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     wheel = tmp_path / "fairchem_core-0.0.1-py3-none-any.whl"
@@ -177,7 +184,7 @@ def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
     (folder / "other.py").write_text("letter = 'a'\n")
     before = ModuleType("outer")
     monkeypatch.setitem(sys.modules, "outer", before)
-    (module,) = load(str(tmp_path), ["outer", "outer.inner"], ["outer.inner.wanted"], {"absent": {"number": 3}})
+    (module,) = load_modules(str(tmp_path), ["outer", "outer.inner"], ["outer.inner.wanted"], {"absent": {"number": 3}})
     assert (module.number, module.letter) == (3, "a")
     left = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("outer", "absent")}
     assert left == {"outer": before}
@@ -188,7 +195,7 @@ def test_ratios():
     assert fast.quartiles == (1.5, 2.0, 2.5)
     for other, expected in ((peer, (2.5, 2.0)), (Measurement(status="wrong"), (None, None))):
         measured = {"fortran": fast, "numpy": other}
-        assert run.Result(WORKLOADS[0], {}, "float32", measured, (0, 0), None).ratios("numpy") == expected
+        assert run.BenchmarkResult(WORKLOADS[0], {}, "float32", measured, (0, 0), None).ratios("numpy") == expected
 
 
 def test_device(monkeypatch):
@@ -200,15 +207,15 @@ def test_device(monkeypatch):
     )
     pool = SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool))
-    runner = Runner(Job(partial(bench_jobs.steady, 1.0), device=True))
+    runner = JobRunner(ContenderJob(partial(bench_jobs.steady, 1.0), device=True))
     results, peak = runner.first()
     assert (results["x"], peak, len(waits)) == (1, 40, 2)
     runner.sample()
     assert len(waits) == 4
     attention = next(w for w in DEVICE if w.name == "gat")
     assert attention.names == ("gpu", "pyg-cuda")
-    sizes = attention.at("full")
-    result = run.Result(attention, sizes, "float32", {}, (0, 0), None)
+    sizes = attention.scale_sizes("full")
+    result = run.BenchmarkResult(attention, sizes, "float32", {}, (0, 0), None)
     gathered = 4 * evaluate(attention.gathered, sizes)
     assert result.bound({"copy": 1e20, "float32": 1e20, "gather": 2.0}) == gathered / 2
     assert result.bound({"copy": 2.0, "float32": 1e20}) == attention.bytes_moved(sizes, SINGLE) / 2
@@ -231,7 +238,7 @@ def test_command_writes_a_record(tmp_path):
     text = path.read_text()
     assert str(Path.home()) not in text
     record = json.loads(text)
-    assert path.stem == stem(record)
+    assert path.stem == record_file_stem(record)
     options = {"threads": 1, "repeat": 1, "dtype": "float32", "size": "small", "peers": True}
     assert record["options"] == options | {"contenders": ["numpy", "fortran"], "device": False}
     assert record["ceilings"]["host"].keys() == {"copy", "float32", "float64"}
@@ -239,7 +246,7 @@ def test_command_writes_a_record(tmp_path):
     fortran, numpy = (entry["contenders"][name] for name in ("fortran", "numpy"))
     assert fortran["time_over_fast"] == 1
     assert numpy["time_over_fast"] == numpy["median_s"] / fortran["median_s"]
-    assert numpy["relative_error"] <= run.tolerance("float32")
+    assert numpy["relative_error"] <= run.peer_tolerance("float32")
 
 
 def test_command_times_operators(monkeypatch):
@@ -247,7 +254,7 @@ def test_command_times_operators(monkeypatch):
     output = invoke("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--no-peers")
     assert "fortran-reference" in output
     assert "Record" not in output
-    sizes = run.operator_workload("gno_message_fwd", {"num_edges": 100}).sizes
+    sizes = run.make_operator_workload("gno_message_fwd", {"num_edges": 100}).sizes
     assert (sizes["num_edges"], sizes["num_positions"], sizes["hidden"]) == (100, 100, 64)
 
 

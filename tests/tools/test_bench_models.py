@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, models, run  # noqa: E402
 from trigraph.benchmarks.device_workloads import DEVICE  # noqa: E402
-from trigraph.benchmarks.measure import as_numpy, relative_error  # noqa: E402
+from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
@@ -52,11 +52,11 @@ def test_contenders_compute_the_same(program):
         if any(importlib.util.find_spec(m) is None for m in contender.requires):
             continue
         call = program.prepare(name, tiny(program), "float32")
-        got = {n: as_numpy(v) for n, v in call().items()}
+        got = {n: convert_to_numpy(v) for n, v in call().items()}
         assert {v.dtype.name for v in got.values()} == {"float32"}
         assert all(np.linalg.norm(v) > 0 for v in got.values())
         expected = expected or got
-        assert relative_error(got, expected) <= run.tolerance("float32"), name
+        assert compute_relative_error(got, expected) <= run.peer_tolerance("float32"), name
 
 
 @pytest.mark.slow
@@ -66,9 +66,9 @@ def test_contenders_compute_the_same(program):
 def test_captured_contenders_compute_the_same(program):
     names = ("trigraph", "trigraph-captured", "pyg-compiled")
     several = [program.prepare(name, tiny(program), "float32")() for name in names if name in program.contenders]
-    expected, *others = ({n: as_numpy(v) for n, v in results.items()} for results in several)
+    expected, *others = ({n: convert_to_numpy(v) for n, v in results.items()} for results in several)
     for got in others:
-        assert relative_error(got, expected) <= run.tolerance("float32")
+        assert compute_relative_error(got, expected) <= run.peer_tolerance("float32")
 
 
 def test_programs_are_honest():
@@ -96,10 +96,10 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
     indices = (dst, src, dst[ji], src[ji], src[kj], kj, ji)
     monkeypatch.setattr(dimenet, "radius_graph", lambda *args, **kwargs: edge_index)
     monkeypatch.setattr(dimenet, "triplets", lambda *args, **kwargs: indices)
-    model = models.dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
+    model = models.make_dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
     with torch.no_grad():
         own = model(z, pos)
-        ours = models.pyg_dimenet(model, z, pos[src] - pos[dst], edge_index, ji, kj).sum(dim=0)
+        ours = models.compute_pyg_dimenet(model, z, pos[src] - pos[dst], edge_index, ji, kj).sum(dim=0)
     assert own.abs().item() > 0
     torch.testing.assert_close(ours, own, rtol=1e-5, atol=0)
 
@@ -123,5 +123,5 @@ def test_command_records_programs(tmp_path, monkeypatch):
     (entry,) = json.loads(path.read_text())["results"]
     own, peer = entry["contenders"]["trigraph"], entry["contenders"]["pyg"]
     assert peer["time_over_fast"] == peer["median_s"] / own["median_s"]
-    assert peer["relative_error"] <= run.tolerance("float32")
+    assert peer["relative_error"] <= run.peer_tolerance("float32")
     assert entry["sizes"]["num_edges"] == 90

@@ -44,7 +44,7 @@ def verify(runner, monkeypatch):
             asked.append(options)
             return [units.Unit(f"unit {len(asked)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
-        monkeypatch.setattr(run, "plan", plan)
+        monkeypatch.setattr(run, "plan_run", plan)
         result = runner.invoke(main, ["verify", "--backend", "pyref", *map(str, options)], catch_exceptions=False)
         result.asked = asked
         return result
@@ -76,7 +76,7 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
         for i in range(2)
     ]
     order = [0, 2, 1, 4, 6, 3, 5, 7]
-    monkeypatch.setattr(run, "plan", lambda **a: planned)
+    monkeypatch.setattr(run, "plan_run", lambda **a: planned)
     monkeypatch.setattr(units, "execute", lambda all_units: ((all_units[i], all_units[i].execute()) for i in order))
     result = runner.invoke(main, ["verify", "--backend", "pyref"])
     assert "\x1b" not in result.output
@@ -92,9 +92,9 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
 
 
 def test_every_unit_of_a_run_belongs_to_a_part():
-    planned = run.plan(backends=["pyref", "judge"])
-    assert {run.find_section(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
-    labels = [run.find_section(u) for u in planned if u.label.endswith("judge differences")]
+    planned = run.plan_run(backends=["pyref", "judge"])
+    assert {run.name_section(u) for u in planned} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
+    labels = [run.name_section(u) for u in planned if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
 
 
@@ -303,11 +303,11 @@ def test_a_frame_of_a_trajectory(tmp_path):
     path.write_text("".join(f"2\n\nH 0 0 0\nH 0 0 {z}\n" for z in (1, 2, 3)))
     heights = {"": 3, "@0": 1, "@1": 2, "@-1": 3, "@-3": 1}
     for index, height in heights.items():
-        structure = structures.read(f"{path}{index}", 5.0)
+        structure = structures.read_structure(f"{path}{index}", 5.0)
         assert (structure.name, structure.positions[1, 2]) == (f"h@2.xyz{index}", height)
     for index in ("@3", "@-4"):
         with pytest.raises(ValueError, match=rf"h@2.xyz has no frame {index[1:]}; 0 is the first, -1 the last"):
-            structures.read(f"{path}{index}", 5.0)
+            structures.read_structure(f"{path}{index}", 5.0)
     for index in ("@", "@:", "@1:2"):
         with pytest.raises(ValueError, match="expected one number"):
-            structures.read(f"{path}{index}", 5.0)
+            structures.read_structure(f"{path}{index}", 5.0)

@@ -125,7 +125,7 @@ def test_what_is_wrong_is_found(module, monkeypatch):
     with pytest.raises(AssertionError):
         checks.test_unwritten_memory(place, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)
-    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)
+    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
     assert checks.is_as_good(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
     assert not checks.is_as_good(op.fields[0], right * np.float32(1.001), right, exact, most)
     assert not checks.is_as_good(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)

@@ -27,7 +27,7 @@ from cupy_stand_in import asarray
 from programs import is_running, run_command, wait_until
 
 from trigraph import environment
-from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.measure import compute_relative_error
 from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.qualify import cases, driver, summary
 from trigraph.benchmarks.qualify import part as qualify_part
@@ -248,7 +248,7 @@ def test_workloads_of_a_device(workload):
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
     results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
-    assert relative_error(*results) == 0
+    assert compute_relative_error(*results) == 0
     least = bench._unavoidable(case, sizes_at(Device(), workload))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
@@ -442,7 +442,7 @@ def test_extremes_are_judged_by_the_table():
     """The check of extremes accepts results with one more rounding, and finds a lost term."""
     field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
     right = np.linspace(1, 2, 32, dtype=np.float32)
-    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)
+    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
     assert checks._as_good(field, np.nextafter(right, np.float32(3)), right, exact, most)
     assert not checks._as_good(field, right * np.float32(1.001), right, exact, most)
     assert not checks._as_good(field, np.where(right < 1.5, right, np.nan), right, exact, most)

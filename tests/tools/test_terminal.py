@@ -36,7 +36,9 @@ def made_up(monkeypatch):
             os.kill(os.getpid(), hit)
         return checks
 
-    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.count_checks(checks), made)])
+    monkeypatch.setattr(
+        run, "plan_run", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.count_checks(checks), made)]
+    )
     return checks
 
 
@@ -122,8 +124,8 @@ def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
 @pytest.mark.usefixtures("unignored_signals")
 def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
     made_up += [BAD]
-    (unit,), hit = run.plan(), units.Unit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    monkeypatch.setattr(run, "plan", lambda **a: [unit, hit])
+    (unit,), hit = run.plan_run(), units.Unit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(run, "plan_run", lambda **a: [unit, hit])
     result = CliRunner().invoke(main, VERIFY)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Ended by SIGINT")
     assert "Failed: 1 checks" in result.stdout

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 import gemnet_blocks as blocks  # noqa: E402
 
 from trigraph.benchmarks.gemnet import FAIRCHEM, MATTERGEN, PACKAGES  # noqa: E402
-from trigraph.benchmarks.originals import load  # noqa: E402
-from trigraph.benchmarks.programs import Unavailable  # noqa: E402
+from trigraph.benchmarks.originals import load_modules  # noqa: E402
+from trigraph.benchmarks.programs import ContenderUnavailable  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.layers import gemnet  # noqa: E402
 
@@ -26,7 +26,7 @@ def block(name, dtype="float64"):
     """Return a small block with its basis layers; without its wheel, skip and say how to get it."""
     try:
         ORIGINALS[name].root()
-    except Unavailable as error:
+    except ContenderUnavailable as error:
         pytest.skip(str(error))
     return blocks.BLOCKS[name]().to(getattr(torch, dtype))
 
@@ -210,7 +210,7 @@ def older(folder):
     """Return the bilinear layer of fairchem's older GemNets."""
     block("fairchem")  # skips without the wheel
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
-    (module,) = load(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
+    (module,) = load_modules(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
     return module.EfficientInteractionBilinear(8, 4, 9).double()
 
 

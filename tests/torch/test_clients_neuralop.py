@@ -9,11 +9,11 @@ from expect_error import expect_error
 
 torch = pytest.importorskip("torch")
 
-from trigraph.benchmarks.originals import Original, load  # noqa: E402
-from trigraph.benchmarks.programs import Unavailable  # noqa: E402
+from trigraph.benchmarks.originals import OriginalRelease, load_modules  # noqa: E402
+from trigraph.benchmarks.programs import ContenderUnavailable  # noqa: E402
 from trigraph.compat import neuralop  # noqa: E402
 
-ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop")
+ORIGINAL = OriginalRelease("neuraloperator", "2.0.0", "neuralop")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
@@ -24,8 +24,8 @@ ROUNDINGS = 20  # both add the same terms, at most 20 for a node, in different o
 def theirs(monkeypatch):
     """neuraloperator's modules, where `install` searches for them, without the packages above, which import wandb."""
     try:
-        modules = load(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
-    except Unavailable as error:
+        modules = load_modules(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
+    except ContenderUnavailable as error:
         pytest.skip(str(error))
     for module in modules:
         monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -12,7 +12,7 @@ from trigraph.cli import main
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD
 from trigraph.torch import derivatives
 from trigraph.torch.plain import PLAIN
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.subjects import name_fields_of_result
 
 # Settings that reach every branch of the plain forms.
@@ -62,8 +62,8 @@ def value(name, tensors, keywords, order, directions):
 def test_plain_forms_have_the_values_of_the_operators(spec):
     """Plain forms equal the operators to rounding in float64 on all graphs, also with parallel edges or no edges."""
     op = OPERATORS[f"{spec.name}_fwd"]
-    for variant in variants(spec):
-        case = build(spec, variant, "float64", 0)
+    for variant in list_variants(spec):
+        case = build_case(spec, variant, "float64", 0)
         for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
             if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
                 continue  # the reverse of an edge is unknown

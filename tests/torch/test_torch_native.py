@@ -21,7 +21,7 @@ import trigraph.torch as tt
 from trigraph.fortran.levels import LIBRARY, available, torch_operators
 from trigraph.table import DEFINITIONS, ORDERS
 from trigraph.torch.library import OPERATORS_OF_TORCH
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 
 LANGUAGE, WHY = torch_operators()
 pytestmark = pytest.mark.skipif(LANGUAGE != "C++", reason=WHY)
@@ -32,9 +32,9 @@ DTYPES = (("float32", np.int32), ("float64", np.int64), ("float32", np.int64), (
 
 def cases(definition, dtypes=DTYPES):
     """Yield cases with graphs of every kind: hubs, isolated nodes, no edges, no nodes."""
-    for variant in variants(definition, ()):
+    for variant in list_variants(definition, ()):
         for dtype, index in dtypes:
-            yield build(definition, replace(variant, index=index), dtype, 0)
+            yield build_case(definition, replace(variant, index=index), dtype, 0)
 
 
 def flat_arguments(op, arguments, wanted=None):

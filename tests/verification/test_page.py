@@ -13,7 +13,7 @@ from slopecheck.record import Check
 from slopecheck.report import assemble
 from slopecheck.units import count_checks
 from trigraph.environment import collect
-from trigraph.verification.report import write
+from trigraph.verification.report import write_report
 from trigraph.verification.terms import TERMS
 
 
@@ -36,11 +36,11 @@ def assemble_report(checks, environment):
 
 def test_pictures_without_data_are_removed(tmp_path, environment):
     checks = invent_checks()
-    write(tmp_path, assemble_report(checks, environment), checks)
+    write_report(tmp_path, assemble_report(checks, environment), checks)
     files = {"report.json", "report.html", "agreement.png"}
     assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
     fewer = checks[:2]  # pictures of the earlier run's other checks are removed
-    write(tmp_path, assemble_report(fewer, environment), fewer)
+    write_report(tmp_path, assemble_report(fewer, environment), fewer)
     assert {p.name for p in tmp_path.iterdir()} == files
 
 
@@ -51,7 +51,7 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
     checks[:1] = [bad, replace(bad, case="wide"), absent]
     report = assemble(checks, [("backend gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
     earlier = assemble_report(checks[1:], environment)
-    write(tmp_path, report, checks, compare(earlier, checks[1:], report, checks, TERMS))
+    write_report(tmp_path, report, checks, compare(earlier, checks[1:], report, checks, TERMS))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     places = ('class="verdict failed"', "2 failed, 7 not offered", "<svg", "Failures", "&lt;script&gt;x&lt;/script&gt;",
               ": 2 checks (", "Traceback:", "7 checks of", "compared with what", "Structure w: 5",
@@ -67,7 +67,7 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
 
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
     checks = invent_checks()[:2]  # these make one picture
-    write(tmp_path, assemble_report(checks, environment), checks)
+    write_report(tmp_path, assemble_report(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]
     good = pathlib.Path.write_bytes
@@ -81,5 +81,5 @@ def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, mo
 
         monkeypatch.setattr(pathlib.Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
-            write(tmp_path, assemble_report(other, environment), other)
+            write_report(tmp_path, assemble_report(other, environment), other)
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

@@ -7,15 +7,15 @@ import pytest
 from scipy.special import spherical_jn
 
 from trigraph.verification import bessel, physics, structures
-from trigraph.verification.run import plan
-from trigraph.verification.subjects import Subject, backend
+from trigraph.verification.run import plan_run
+from trigraph.verification.subjects import Subject, make_backend_subject
 
-SHIPPED = {s.name: s for s in structures.default_structures()}
+SHIPPED = {s.name: s for s in structures.list_default_structures()}
 
 
 def spoilt(operator, change):
     """Return pyref, with the fields of one operator changed by `change`."""
-    right = backend("pyref")
+    right = make_backend_subject("pyref")
 
     def call(op, values, wrt):
         fields = right.call(op, values, wrt)
@@ -26,7 +26,7 @@ def spoilt(operator, change):
 
 @pytest.fixture(scope="module")
 def ethanol():
-    return physics.prepare(SHIPPED["ethanol"])
+    return physics.prepare_system(SHIPPED["ethanol"])
 
 
 WRONG_FORCES = {
@@ -44,7 +44,7 @@ WRONG_TRAINING = {
     "no gg_vec": (
         "agg_edge_to_edge_bwd2",
         lambda f, v: dict(
-            backend("pyref").call(
+            make_backend_subject("pyref").call(
                 physics.OPERATORS["agg_edge_to_edge_bwd2"], {**v, "gg_vec": np.zeros_like(v["vec"])}, None
             )
         ),
@@ -94,7 +94,7 @@ def test_closed_forms_are_found():
         sbf[:, 2] *= (j / exact).astype(sbf.dtype)
         return {"sbf_rad": sbf.reshape(len(x), -1)}
 
-    checks = bessel.check_bessel(spoilt("radial_basis_fwd", closed), bessel.decades("float32", 0))
+    checks = bessel.check_bessel(spoilt("radial_basis_fwd", closed), bessel.make_decades_case("float32", 0))
     assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
 
 
@@ -114,10 +114,10 @@ def test_shipped_structures():
 def test_the_default_run_does_not_need_ase(monkeypatch):
     monkeypatch.setitem(sys.modules, "ase", None)
     monkeypatch.setitem(sys.modules, "ase.io", None)
-    assert len(structures.default_structures()) == 4
-    assert plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"])
+    assert len(structures.list_default_structures()) == 4
+    assert plan_run(operators=["dimenet"], backends=["pyref"], dtypes=["float64"])
     with pytest.raises(ValueError, match=r"need ASE: pip install ase"):
-        structures.read("some.xyz", 5.0)
+        structures.read_structure("some.xyz", 5.0)
 
 
 def xyz(tmp_path, *lines):
@@ -138,7 +138,7 @@ def xyz(tmp_path, *lines):
 def test_bad_structures(tmp_path, lines, message):
     pytest.importorskip("ase")
     with pytest.raises(ValueError, match=message):
-        structures.read(xyz(tmp_path, *lines), 5.0)
+        structures.read_structure(xyz(tmp_path, *lines), 5.0)
 
 
 @pytest.mark.parametrize("kind", ["one atom and its images", "no triplets", "too many triplets"])
@@ -149,10 +149,14 @@ def test_structures_at_the_limits(kind):
         "no triplets": lambda: build.molecule("H2"),
         "too many triplets": lambda: build.bulk("Cu", cubic=True).repeat(3),
     }[kind]()
-    structure = structures.from_atoms(kind, atoms, 3.0 if kind == "too many triplets" else 5.0)
-    limited = structure.within(1800)
+    structure = structures.make_structure(kind, atoms, 3.0 if kind == "too many triplets" else 5.0)
+    limited = structure.limit_triplets(1800)
     assert (limited.note == "") == (kind != "too many triplets")
-    checks = [c for f in physics.CHECKS.values() for c in f(backend("pyref"), physics.prepare(limited), "agg")]
+    checks = [
+        c
+        for f in physics.CHECKS.values()
+        for c in f(make_backend_subject("pyref"), physics.prepare_system(limited), "agg")
+    ]
     for c in checks:
         assert c.passed, c
         assert c.note == limited.note
@@ -160,8 +164,8 @@ def test_structures_at_the_limits(kind):
 
 def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
     pytest.importorskip("ase")
-    water = structures.read(xyz(tmp_path, "O 0 0 0.12", "H 0 0.76 -0.48", "H 0 -0.76 -0.48"), 5.0)
-    units = plan(operators=["dimenet"], backends=["pyref"], dtypes=["float64"], structures=[water, water])
+    water = structures.read_structure(xyz(tmp_path, "O 0 0 0.12", "H 0 0.76 -0.48", "H 0 -0.76 -0.48"), 5.0)
+    units = plan_run(operators=["dimenet"], backends=["pyref"], dtypes=["float64"], structures=[water, water])
     own = [u for u in units if "some.xyz" in u.label]
     assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)
     kinds = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}

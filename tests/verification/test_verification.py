@@ -18,9 +18,9 @@ from trigraph.cli import main
 from trigraph.fortran.threads import get_num_threads
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import golden, subjects
-from trigraph.verification.cases import build, variants
-from trigraph.verification.properties import levels
-from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan
+from trigraph.verification.cases import build_case, list_variants
+from trigraph.verification.properties import list_other_levels
+from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
 VARIANTS = ("regular", "second sizes", "one channel")  # variants without a graph whose calls are varied
@@ -40,19 +40,19 @@ def test_a_small_run_by_two_processes(tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
     made = set(report["checks"]["kind"])
-    assert made >= COMMON | {"differences", "threads", "golden"} | ({"levels"} if levels()[1] else set())
+    assert made >= COMMON | {"differences", "threads", "golden"} | ({"levels"} if list_other_levels()[1] else set())
 
 
 def test_the_plan_leaves_nothing_out():
     """The plan has every check (test_verification_complete.py: planned checks are made, or the run fails)."""
-    labels = {u.label for u in plan()}
+    labels = {u.label for u in plan_run()}
     assert {*HOST, "gpu"} == {*BACKENDS}
     assert {f"golden dimenet_H2O: {backend} {dtype}" for backend in HOST for dtype in DTYPES} <= labels
     assert "golden dimenet_H2O: judge" in labels
     for definition, degree in itertools.product(DEFINITIONS, (HUB, LONGEST_HUB)):
         assert any(label.startswith(f"{definition.name}, hub of {degree}, constant") for label in labels)
     for definition, backend in itertools.product(DEFINITIONS, HOST):
-        for variant in variants(definition):
+        for variant in list_variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
             made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in WAYS}
             # Large cases of gpu-host, NaN, and varied calls use the dtypes alternately.
@@ -67,7 +67,7 @@ def test_the_plan_leaves_nothing_out():
 
 @pytest.mark.parametrize("name", ["gno_kernel", "agg_weighted_n2n"])
 def test_one_dtype_alone_is_checked_in_full(name):
-    both, single = ([u.label for u in plan([name], ["pyref"], dtypes)] for dtypes in (DTYPES, ["float32"]))
+    both, single = ([u.label for u in plan_run([name], ["pyref"], dtypes)] for dtypes in (DTYPES, ["float32"]))
     for end in ("nan", "calls"):
         taken, alone = ([label for label in labels if label.endswith(end)] for labels in (both, single))
         assert {label.replace("float64", "float32") for label in taken} == set(alone)
@@ -89,7 +89,7 @@ def test_processes_share_the_processors(monkeypatch):
 @pytest.mark.parametrize("name", ["gno_aggregate_bwd", "gno_aggregate", "gno"])
 def test_selections(name):
     threads = get_num_threads()
-    units = plan([name], ["pyref"], ["float32"], seed=7)
+    units = plan_run([name], ["pyref"], ["float32"], seed=7)
     checks = execute_units(u for u in units if "regular" in u.label and u.label.endswith("accuracy"))
     selected = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
     assert {c.operator for c in checks} == selected
@@ -101,7 +101,7 @@ def test_selections(name):
 def test_a_backend_that_cannot_run_says_why(monkeypatch):
     monkeypatch.setattr(subjects, "unavailable", lambda name: "no CUDA device")
     with pytest.raises(ValueError, match="'gpu' cannot run here: no CUDA device"):
-        plan(backends=["gpu"])
+        plan_run(backends=["gpu"])
 
 
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
@@ -109,8 +109,8 @@ def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
     cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
-    values = build(op.definition, variants(op.definition)[1], "float64", 0).arguments(op)
-    results, expected = (subjects.backend(name).call(op, values, None) for name in ("gpu", "gpu-host"))
+    values = build_case(op.definition, list_variants(op.definition)[1], "float64", 0).arguments(op)
+    results, expected = (subjects.make_backend_subject(name).call(op, values, None) for name in ("gpu", "gpu-host"))
     assert results.keys() == expected.keys()
     assert all(results[name].tobytes() == array.tobytes() for name, array in expected.items())
 
@@ -121,7 +121,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
 
     def list_failed(function):
         monkeypatch.setitem(subjects.FUNCTIONS, name, function)
-        units = [u for u in plan([name], ["pyref"], ["float64"]) if u.label.endswith("calls")]
+        units = [u for u in plan_run([name], ["pyref"], ["float64"]) if u.label.endswith("calls")]
         return {(c.kind, c.case, c.field) for u in units for c in u.execute() if not c.passed}
 
     def everything(wrt=None, **arguments):
@@ -161,7 +161,7 @@ def elsewhere(monkeypatch, tmp_path):
 def test_every_definition_has_packaged_vectors():
     operators = set()
     for name in HERE:
-        vectors = list(golden.vectors(name, golden.PACKAGED / f"{name}.npz"))
+        vectors = list(golden.read_vectors(name, golden.PACKAGED / f"{name}.npz"))
         assert all(v.expected for v in vectors)
         operators |= {v.operator for v in vectors}
     # No golden vectors have derivatives of these operators.
@@ -171,33 +171,33 @@ def test_every_definition_has_packaged_vectors():
 
 
 def test_packaged_vectors_suffice(elsewhere):
-    assert sorted(golden.files()) == sorted(HERE)
-    assert golden.missing() == ELSEWHERE
-    assert golden.check_missing() == []
+    assert sorted(golden.find_golden_files()) == sorted(HERE)
+    assert golden.list_missing_vectors() == ELSEWHERE
+    assert golden.check_missing_vectors() == []
     ((what, why),) = cli._skips([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
     assert what == "2 files of golden vectors (2 of gno)"
     assert why.startswith(f"not in {elsewhere}; TRIGRAPH_GOLDEN=DIR names another")
-    labels = {u.label.split(":")[0] for u in plan(backends=["pyref"]) if "golden" in u.label}
+    labels = {u.label.split(":")[0] for u in plan_run(backends=["pyref"]) if "golden" in u.label}
     assert labels == {f"golden {name}" for name in HERE}
 
 
 def test_missing_vectors_fail_under_ci(elsewhere, monkeypatch):
     monkeypatch.setenv("CI", "true")
-    failed = golden.check_missing()
+    failed = golden.check_missing_vectors()
     assert [c.case for c in failed] == list(ELSEWHERE)
     assert not any(c.passed for c in failed)
-    assert any(u.label == "golden vectors that are missing" for u in plan(backends=["pyref"]))
+    assert any(u.label == "golden vectors that are missing" for u in plan_run(backends=["pyref"]))
 
 
 def test_a_clone_without_a_directory_passes_under_ci(monkeypatch):
-    monkeypatch.setattr(golden, "directory", lambda: None)
+    monkeypatch.setattr(golden, "golden_directory", lambda: None)
     monkeypatch.setenv("CI", "true")
-    assert golden.check_missing() == []
-    assert golden.missing() == ELSEWHERE
+    assert golden.check_missing_vectors() == []
+    assert golden.list_missing_vectors() == ELSEWHERE
 
 
 def vector(name, operator):
-    return next(v for v in golden.vectors(name, golden.PACKAGED / f"{name}.npz") if v.operator == operator)
+    return next(v for v in golden.read_vectors(name, golden.PACKAGED / f"{name}.npz") if v.operator == operator)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def vector(name, operator):
 def test_a_changed_value_is_noticed(name, operator, change, single):
     """A change of the largest value is noticed, also in vectors that were computed in float32."""
     right = replace(vector(name, operator), single=single)
-    ways = [*((subjects.backend("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
+    ways = [*((subjects.make_backend_subject("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
     assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, right, dtype))
     for name in right.expected:
         changed = {n: a.copy() for n, a in right.expected.items()}

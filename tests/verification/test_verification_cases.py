@@ -9,14 +9,14 @@ from trigraph import pyref
 from trigraph.checks import bind_sizes, evaluate_shape
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS
 from trigraph.verification import cases, nonfinite, structures, tolerances
-from trigraph.verification.accuracy import check_accuracy, form_problem, scaled_error
+from trigraph.verification.accuracy import check_accuracy, compute_scaled_error, describe_wrong_form
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.judged import Judged, list_all_operators, list_operators
+from trigraph.verification.judged import JudgedCase, list_all_operators, list_main_operators
 from trigraph.verification.nonfinite import SPOILERS
-from trigraph.verification.real import build_real, real_inputs
+from trigraph.verification.real import build_real_case, list_real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
-from trigraph.verification.settings import parse_setting, restriction
-from trigraph.verification.subjects import backend
+from trigraph.verification.settings import parse_restriction, parse_setting
+from trigraph.verification.subjects import make_backend_subject
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
 
@@ -24,27 +24,27 @@ BY_NAME = {d.name: d for d in DEFINITIONS}
 def find_case(name, variant_name, dtype="float64", **setting):
     """Return the first case of a definition's variant that has this setting."""
     matching = [
-        v for v in cases.variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
+        v for v in cases.list_variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
     ]
-    return cases.build(BY_NAME[name], matching[0], dtype, 0)
+    return cases.build_case(BY_NAME[name], matching[0], dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
     """A restriction to one case's settings keeps that case, with its numbers, and few others."""
-    op = list_operators(definition)[0].name
-    for variant in cases.variants(definition):
+    op = list_main_operators(definition)[0].name
+    for variant in cases.list_variants(definition):
         words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
-        kept = [v for v in cases.variants(definition, restriction(words, [op])) if v.name == variant.name]
+        kept = [v for v in cases.list_variants(definition, parse_restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
         assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ only in a number
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_arguments_fit_the_table_and_follow_from_the_seed(definition):
-    for variant in cases.variants(definition):
+    for variant in cases.list_variants(definition):
         single, one, same, other = (
-            cases.build(definition, variant, dtype, seed)
+            cases.build_case(definition, variant, dtype, seed)
             for dtype, seed in (("float32", 0), ("float64", 0), ("float64", 0), ("float64", 1))
         )
         check_form(single)
@@ -55,12 +55,12 @@ def test_arguments_fit_the_table_and_follow_from_the_seed(definition):
             assert np.array_equal(one.values[name], same.values[name])
             assert not one.values[name].size or not np.array_equal(one.values[name], other.values[name])
         if variant.name != "integers":
-            bad = cases.kink_violations(definition, one.values, one.directions, one.largest_step)
+            bad = cases.find_kink_violations(definition, one.values, one.directions, one.largest_step)
             assert not any(rows.any() for rows in bad.values())
 
 
 def check_form(case):
-    for op in list_operators(case.definition):
+    for op in list_main_operators(case.definition):
         arguments = case.arguments(op)
         assert tuple(arguments) == op.parameters
         sizes = bind_sizes(op, arguments)
@@ -93,7 +93,7 @@ def test_a_graph_has_everything_that_is_awkward():
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
-    graphs = [cases.build(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in GRAPHS["csc"].variants]
+    graphs = [cases.build_case(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in GRAPHS["csc"].variants]
     assert {str(g.offsets.dtype) for g in graphs} == {"int32", "int64"}
     assert [g.num_positions for g in graphs].count(0) == 2
     assert any(g.num_positions == 0 and g.num_edges > 0 and g.num_dst_nodes > 0 for g in graphs)
@@ -104,7 +104,7 @@ def test_both_index_dtypes_and_empty_graphs_occur():
 def test_kinks_that_are_nan_are_violations(monkeypatch):
     case = find_case("gno_kernel", "regular")
     monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.full(coords.shape, np.nan))
-    (bad,) = cases.kink_violations(case.definition, case.values, case.directions, case.largest_step).values()
+    (bad,) = cases.find_kink_violations(case.definition, case.values, case.directions, case.largest_step).values()
     assert bad.all()
 
 
@@ -129,8 +129,8 @@ def test_rows_end_where_pieces_end():
         assert set(lengths(ends, graph.num_nodes)) >= LENGTHS
     assert lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
     definition = BY_NAME["interaction_bilinear"]
-    for variant in (v for v in cases.variants(definition) if v.name == "boundaries"):
-        values = cases.build(definition, variant, "float64", 0).values
+    for variant in (v for v in cases.list_variants(definition) if v.name == "boundaries"):
+        values = cases.build_case(definition, variant, "float64", 0).values
         for segments in filter(None, (values[n] for n in ("triplets", "atoms", "idx_in"))):
             assert with_ends(np.diff(segments.prepare().offsets))
 
@@ -138,15 +138,19 @@ def test_rows_end_where_pieces_end():
 @pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.settings], ids=lambda d: d.name)
 def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
     for name in ("skewed", "boundaries", "regular"):
-        settings = [v.setting for v in cases.variants(definition) if v.name == name]
+        settings = [v.setting for v in cases.list_variants(definition) if v.name == name]
         assert all(setting in settings for setting in definition.settings)
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
 def test_small_blocks_are_several(name):
     """With small blocks, sums have several blocks, so they have other bits, but are as accurate."""
-    (*_, variant) = cases.hubs(BY_NAME[name], 20_000, "positive")
-    case, op, fast = cases.build(BY_NAME[name], variant, "float32", 0), OPERATORS[f"{name}_bwd"], backend("fortran")
+    (*_, variant) = cases.list_hub_variants(BY_NAME[name], 20_000, "positive")
+    case, op, fast = (
+        cases.build_case(BY_NAME[name], variant, "float32", 0),
+        OPERATORS[f"{name}_bwd"],
+        make_backend_subject("fortran"),
+    )
     usual = fast.call(op, case.arguments(op), None)
     with fast.small_blocks():
         small = fast.call(op, case.arguments(op), None)
@@ -165,22 +169,22 @@ def test_small_blocks_of_the_device_are_several():
 
 def test_spoilers_are_in_two_places_each():
     array = np.zeros((7, 3))
-    places = [np.flatnonzero(~np.isfinite(nonfinite._spoil(array, s))).tolist() for s in SPOILERS]
+    places = [np.flatnonzero(~np.isfinite(nonfinite._spoil_array(array, s))).tolist() for s in SPOILERS]
     assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
     assert not np.isnan(pyref.agg_weighted_n2n_fwd(**find_case("agg_weighted_n2n", "regular").values)[0]).any()
 
 
-@pytest.mark.parametrize("structure", structures.default_structures(), ids=lambda s: s.name)
+@pytest.mark.parametrize("structure", structures.list_default_structures(), ids=lambda s: s.name)
 def test_a_patch_of_a_structure_has_as_many_triplets_as_are_allowed(structure):
     for budget in (structures.PATCH, structures.WHOLE):
-        some = structure.within(budget)
+        some = structure.limit_triplets(budget)
         triplets = np.bincount(some.dst, minlength=len(some.positions))[some.src].sum()
         assert len(some.src) == len(structure.src) or 0.8 * budget < triplets <= budget
 
 
 def test_the_whole_mesh_has_most_of_its_edges():
-    (airfoil,) = real_inputs("gno")
-    assert build_real(airfoil, BY_NAME["gno_message"], "float64", 0, patch=False).sizes["num_positions"] > 1400
+    (airfoil,) = list_real_inputs("gno")
+    assert build_real_case(airfoil, BY_NAME["gno_message"], "float64", 0, patch=False).sizes["num_positions"] > 1400
 
 
 def triple(values, scale=None):
@@ -193,10 +197,10 @@ def test_the_rule_counts_epsilons_of_the_scale():
         eps = np.finfo(dtype).eps
         assert tolerances.eps(dtype) == eps
         got = np.array([1, 1 + 3 * eps], dtype)
-        assert scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
-        assert scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
+        assert compute_scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
+        assert compute_scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
     lo = np.array([[1.0], [1e-17], [1.0]])  # the low part of the judge's value counts
-    assert scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
+    assert compute_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
 @pytest.mark.parametrize("where", ["got", "hi", "lo", "scale"])
@@ -204,31 +208,31 @@ def test_a_nan_anywhere_is_no_agreement(where):
     got, reference = np.ones(5), triple(np.ones(5))
     target = {"got": got, "hi": reference[0], "lo": reference[1], "scale": reference[2]}[where]
     target[2] = np.nan
-    assert math.isnan(scaled_error(got, reference, "float64"))
+    assert math.isnan(compute_scaled_error(got, reference, "float64"))
 
 
 def test_infinities_and_zero_scales():
-    assert not scaled_error(np.array([np.inf]), triple([1.0]), "float64") <= 1e300
-    assert not scaled_error(np.array([1.0]), triple([np.inf]), "float64") <= 1e300
-    assert not scaled_error(np.array([np.inf]), triple([np.inf]), "float64") <= 1e300
-    assert scaled_error(np.array([1e-300]), triple([0.0]), "float64") > 1e7
-    assert scaled_error(np.array([0.0]), triple([0.0]), "float64") == 0
-    assert scaled_error(np.zeros((0, 3)), triple(np.zeros((0, 3))), "float64") == 0
+    assert not compute_scaled_error(np.array([np.inf]), triple([1.0]), "float64") <= 1e300
+    assert not compute_scaled_error(np.array([1.0]), triple([np.inf]), "float64") <= 1e300
+    assert not compute_scaled_error(np.array([np.inf]), triple([np.inf]), "float64") <= 1e300
+    assert compute_scaled_error(np.array([1e-300]), triple([0.0]), "float64") > 1e7
+    assert compute_scaled_error(np.array([0.0]), triple([0.0]), "float64") == 0
+    assert compute_scaled_error(np.zeros((0, 3)), triple(np.zeros((0, 3))), "float64") == 0
 
 
 def test_form_is_exact():
-    field, sizes = list_operators(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
+    field, sizes = list_main_operators(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
     good = np.zeros((4, 6), np.float32)
-    assert form_problem(good, field, sizes, "float32") == ""
+    assert describe_wrong_form(good, field, sizes, "float32") == ""
     for bad in (good.astype(np.float64), good.T, good[:3], good[None], good.astype(">f4"), good.tolist(), None, 0.0):
-        assert form_problem(bad, field, sizes, "float32")
+        assert describe_wrong_form(bad, field, sizes, "float32")
 
 
 def test_saturated_attention_is_saturated():
     """In the saturated case most attention weights, but not all, are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
     case = find_case("mha_gat_n2n", "saturated", "float32")
-    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_operators(definition)[0])).softmax_scores[1]
+    alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_main_operators(definition)[0])).softmax_scores[1]
     assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
 
@@ -239,8 +243,8 @@ def test_saturated_attention_is_saturated():
 def test_every_sum_has_as_many_terms(definition):
     degree = 100
     for data in ("positive", "constant"):
-        for variant in cases.hubs(definition, degree, data):
-            case = cases.build(definition, variant, "float32", 0)
+        for variant in cases.list_hub_variants(definition, degree, data):
+            case = cases.build_case(definition, variant, "float32", 0)
             assert case.equal_terms == (data == "constant")
             graph = case.values.get("graph")
             if definition.graph == "csc":
@@ -280,22 +284,22 @@ def test_partial_sums_added_one_by_one_are_caught(monkeypatch):
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda backend, **arguments: naive(**arguments))
 
     def errors(degree):
-        (variant,) = cases.hubs(definition, degree, "constant")
-        judged = Judged(cases.build(definition, variant, "float32", 0))
-        return [c.passed for c in check_accuracy(backend("fortran"), judged, op)]
+        (variant,) = cases.list_hub_variants(definition, degree, "constant")
+        judged = JudgedCase(cases.build_case(definition, variant, "float32", 0))
+        return [c.passed for c in check_accuracy(make_backend_subject("fortran"), judged, op)]
 
     assert all(errors(500))
     assert not all(errors(10_000))
 
 
 def test_the_bound_of_equal_terms_is_half_their_number():
-    assert tolerances.accuracy(True, 10**6, True) == tolerances.accuracy(True, 10**6) == 8
-    assert tolerances.accuracy(False, 10**6) == 8 + 1000
-    assert tolerances.accuracy(False, 10**6, True) == 8 + 500_000
+    assert tolerances.accuracy_tolerance(True, 10**6, True) == tolerances.accuracy_tolerance(True, 10**6) == 8
+    assert tolerances.accuracy_tolerance(False, 10**6) == 8 + 1000
+    assert tolerances.accuracy_tolerance(False, 10**6, True) == 8 + 500_000
     # 100,000 terms of one and a third in float32, whose additions all round in the same direction.
     third = np.full(100_000, 1 + 1 / 3, np.float32)
     error = abs(float(np.add.accumulate(third)[-1]) / (float(third[0]) * 100_000) - 1) / tolerances.eps("float32")
-    assert tolerances.accuracy(False, 100_000) < error < tolerances.accuracy(False, 100_000, True)
+    assert tolerances.accuracy_tolerance(False, 100_000) < error < tolerances.accuracy_tolerance(False, 100_000, True)
 
 
 @pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])

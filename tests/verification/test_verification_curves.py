@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slopecheck.record import Check
-from trigraph.verification.differences import APART, JUDGE_STEPS, STEPS, _steps_up_to, assess
+from trigraph.verification.differences import APART, JUDGE_STEPS, STEPS, _select_steps, assess
 from trigraph.verification.real import NETWORK_STEPS, POLYNOMIAL_STEPS, STRUCTURE_STEPS
 
 EPS = 2.0**-52
@@ -59,7 +59,7 @@ def test_quadratics_sit_at_the_floor():
 @pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9, 1e-11])
 def test_a_wrong_derivative_is_rejected(relative):
     """Wrong derivatives are rejected, also with the few steps that are used for polynomials."""
-    few = _steps_up_to(STEPS, 2.0**-6, 2)
+    few = _select_steps(STEPS, 2.0**-6, 2)
     assert not verdict(quadratic, SLOPE, 2, few).problem
     for degree, steps in ((2, STEPS), (None, STEPS), (2, few)):
         assert verdict(quadratic, SLOPE * (1 + relative), degree, steps).problem
@@ -75,7 +75,7 @@ def kinked(x):
 # Function, wrong derivative, degree, steps, and the expected message.
 REJECTED = [
     (lambda x: x**3, 3 * X**2, 2, STEPS, "degree 2"),
-    (lambda x: x**3, 3 * X**2, 2, _steps_up_to(STEPS, 2.0**-6, 2), "degree 2"),
+    (lambda x: x**3, 3 * X**2, 2, _select_steps(STEPS, 2.0**-6, 2), "degree 2"),
     (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # error of first order in the step
     (quadratic, lambda h: 6 * (X + h) - 1, 2, STEPS, ""),
     (kinked, 1.0, 1, STEPS, ""),
@@ -108,9 +108,9 @@ def test_one_nan_is_rejected(at, value, degree):
 def test_steps_of_polynomials_are_few_and_far_apart(steps, largest):
     up_to = [h for h in steps if h <= largest]
     for degree in (None, 3):
-        assert _steps_up_to(steps, largest, degree) == up_to
+        assert _select_steps(steps, largest, degree) == up_to
     for degree in (0, 1, 2):
-        few = _steps_up_to(steps, largest, degree)
+        few = _select_steps(steps, largest, degree)
         assert set(few) <= set(up_to)
         assert few[0] == up_to[0]
         assert len(few) >= 4

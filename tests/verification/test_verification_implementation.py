@@ -10,15 +10,15 @@ import scipy.sparse
 from slopecheck.progress import verdict
 from slopecheck.units import count_checks
 from trigraph import pyref
-from trigraph.verification.implementation import adapt
-from trigraph.verification.run import plan
+from trigraph.verification.implementation import make_user_subject
+from trigraph.verification.run import plan_run
 from trigraph.verification.subjects import Subject
 from trigraph.verification.terms import TERMS
 
 
 def make_checks(function, operator, where=(), cases=("regular",), skip=()):
     """Return checks of a function on some cases (None: all, and golden vectors), and the planned number."""
-    units = plan(implementation=adapt("user:function", operator, function), where=where, skip=skip)
+    units = plan_run(implementation=make_user_subject("user:function", operator, function), where=where, skip=skip)
     units = [u for u in units if cases is None or any(name in u.label for name in cases)]
     assert units
     return [c for u in units for c in u.execute()], sum(u.planned() for u in units)
@@ -218,11 +218,11 @@ def test_kinds_are_left_out_by_name():
 def test_a_function_of_other_arguments_is_refused_once():
     text = r"is a function of \(x, w\); gno_kernel_fwd passes by keyword \(coords, params, f_in, f_out\): missing"
     with pytest.raises(ValueError, match=text):
-        adapt("user:function", "gno_kernel_fwd", lambda x, w: x)
+        make_user_subject("user:function", "gno_kernel_fwd", lambda x, w: x)
 
 
 def test_restrictions_are_of_every_backend_and_of_the_judge():
-    units = plan(["mha_gat_n2n"], ["pyref", "judge"], ["float64"], where=["activation=tanh", "activation=ELU"])
+    units = plan_run(["mha_gat_n2n"], ["pyref", "judge"], ["float64"], where=["activation=tanh", "activation=ELU"])
     assert sum(u.planned() for u in units) > 0
     labels = [u.label for u in units if u.planned()]
     assert any("judge differences" in label for label in labels)
@@ -249,7 +249,7 @@ def test_a_backend_has_no_such_excuse():
     def absent(op, values, wrt):
         raise NotImplementedError("no such backend")
 
-    units = plan(["gno_kernel_fwd"], [], ["float64"], implementation=Subject("pyref", False, absent))
+    units = plan_run(["gno_kernel_fwd"], [], ["float64"], implementation=Subject("pyref", False, absent))
     assert all(c.failed for u in units[:3] for c in u.execute())
 
 
@@ -280,8 +280,8 @@ def test_auxiliary_outputs_may_be_left_out(form):
 def test_outputs_may_not_be_left_out():
     text = "expected an array, a tuple (output_embedding, softmax_scores) or a mapping; softmax_scores may be left out"
     for result in ({"softmax_scores": 1}, (1, 2, 3), {}, None, {"output_embedding": 1, "other": 2}):
-        subject = adapt("user:function", "mha_gat_n2n_fwd", lambda result=result, **a: result)
-        checks = plan(implementation=subject, dtypes=["float64"])[0].execute()
+        subject = make_user_subject("user:function", "mha_gat_n2n_fwd", lambda result=result, **a: result)
+        checks = plan_run(implementation=subject, dtypes=["float64"])[0].execute()
         assert all(c.failed and text in c.note for c in checks)
 
 
@@ -295,12 +295,12 @@ def test_a_function_by_name(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    units = plan(implementation="mymodule:gno_aggregate_fwd", dtypes=["float64"])
+    units = plan_run(implementation="mymodule:gno_aggregate_fwd", dtypes=["float64"])
     checks = [c for u in units if "regular" in u.label or "golden" in u.label for c in u.execute()]
     assert all(c.passed for c in checks)
     assert {c.backend for c in checks} == {"mymodule:gno_aggregate_fwd"}
     assert {"accuracy", "repeat", "permutation", "golden", "empty"} <= {c.kind for c in checks}
-    both = plan(["gno_aggregate_fwd"], ["pyref"], implementation="mymodule:Layer.forward")
+    both = plan_run(["gno_aggregate_fwd"], ["pyref"], implementation="mymodule:Layer.forward")
     assert any("pyref" in u.label for u in both)
 
 
@@ -316,5 +316,5 @@ def test_a_function_by_name(tmp_path, monkeypatch):
 )
 def test_a_bad_name_says_so(name, operators, text):
     with pytest.raises(ValueError, match="verify: ") as caught:
-        plan(operators, implementation=name)
+        plan_run(operators, implementation=name)
     assert text in str(caught.value)

@@ -11,23 +11,23 @@ from trigraph.fortran import levels
 from trigraph.fortran.threads import get_num_threads
 from trigraph.table import OPERATORS
 from trigraph.verification import nonfinite, subjects
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.half import check_every_number, check_half
-from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged
-from trigraph.verification.nonfinite import check_nonfinite, spoilers
+from trigraph.verification.implementation import make_user_subject
+from trigraph.verification.judged import JudgedCase
+from trigraph.verification.nonfinite import check_nonfinite, list_spoilers
 from trigraph.verification.properties import check_batch, check_layout, check_levels, check_out, check_threads
-from trigraph.verification.subjects import backend
+from trigraph.verification.subjects import make_backend_subject
 
 NAME = "gno_kernel_bwd"
 
 
 def judge_case(name, variant="regular", **setting):
-    return Judged(find_case(OPERATORS[name].definition.name, variant, **setting))
+    return JudgedCase(find_case(OPERATORS[name].definition.name, variant, **setting))
 
 
 def notes(function, name=NAME):
-    checks = check_layout(adapt("user:function", name, function), judge_case(name), OPERATORS[name])
+    checks = check_layout(make_user_subject("user:function", name, function), judge_case(name), OPERATORS[name])
     assert all(c.passed == (c.note == "") for c in checks)
     return {c.field: c.note for c in checks}
 
@@ -110,26 +110,28 @@ def last_bit_off(monkeypatch, name, where):
 
 def test_other_bits_with_two_threads_are_found(monkeypatch):
     last_bit_off(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
-    (check,) = check_threads(backend("fortran"), judge_case("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
+    (check,) = check_threads(make_backend_subject("fortran"), judge_case("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
     assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
 
 
 def test_other_bits_in_a_batch_are_found(monkeypatch):
     case, op = judge_case("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
     last_bit_off(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
-    (check,) = check_batch(backend("fortran"), case, op, 0)
+    (check,) = check_batch(make_backend_subject("fortran"), case, op, 0)
     assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
 
 
 def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
     op, half = OPERATORS["mha_gat_n2n_fwd"], np.float16
-    variant = next(v for v in variants(op.definition) if v.name == "regular")
-    case = Judged(build(op.definition, variant, "float32", 0, "float16"))
-    assert all(c.passed for c in check_half(backend("gpu-host"), case, op))
+    variant = next(v for v in list_variants(op.definition) if v.name == "regular")
+    case = JudgedCase(build_case(op.definition, variant, "float32", 0, "float16"))
+    assert all(c.passed for c in check_half(make_backend_subject("gpu-host"), case, op))
     last_bit_off(monkeypatch, op.name, lambda array: array.dtype == half)
-    assert [c.field for c in check_half(backend("gpu-host"), case, op) if not c.passed] == ["output_embedding"]
+    assert [c.field for c in check_half(make_backend_subject("gpu-host"), case, op) if not c.passed] == [
+        "output_embedding"
+    ]
     last_bit_off(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
-    (check,) = check_every_number(backend("gpu-host"), "float16")
+    (check,) = check_every_number(make_backend_subject("gpu-host"), "float16")
     assert (check.passed, check.error) == (False, 1.0)
 
 
@@ -138,14 +140,14 @@ def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]
     good = subjects.FUNCTIONS[op.name]
     last_bit_off(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
-    failed = [c for c in check_levels(backend("fortran"), judge_case(op.name), op) if not c.passed]
+    failed = [c for c in check_levels(make_backend_subject("fortran"), judge_case(op.name), op) if not c.passed]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
     def wrong(**arguments):
         return good(**arguments) * (2 if get_cpu_level() == "v3" else 1)
 
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, wrong)
-    failed = [c for c in check_levels(backend("fortran"), judge_case(op.name), op) if not c.passed]
+    failed = [c for c in check_levels(make_backend_subject("fortran"), judge_case(op.name), op) if not c.passed]
     assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v3"), ("levels", "regular")]
 
 
@@ -173,7 +175,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
     for function, error in ((forgets, 2 * case.case.sizes["f_out"]), (elsewhere, 2), (beside, 2)):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, function)
-        (check,) = check_out(backend("pyref"), case, op)
+        (check,) = check_out(make_backend_subject("pyref"), case, op)
         assert not check.passed
         assert check.error == error
 
@@ -182,8 +184,8 @@ def spoilt(subject, case, op, name):
     """Return the spoilers of an argument for which the check fails."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
-    for spoiler in spoilers(argument):
-        _, fields = nonfinite._wrong(subject, case, op, name, spoiler)
+    for spoiler in list_spoilers(argument):
+        _, fields = nonfinite._count_wrong_elements(subject, case, op, name, spoiler)
         wrong[spoiler] = [error for error, _ in fields.values() if not error <= 0]
     assert all(c.passed for c in check_nonfinite(subject, case, op, name)) == (not any(wrong.values()))
     return {str(spoiler.value) for spoiler, errors in wrong.items() if errors}
@@ -209,4 +211,4 @@ def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
 
     for change, expected in ((swallows, {"nan"}), (last_wins, {"nan"}), (travels, {"nan", "inf"})):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(change_arrays, change))
-        assert spoilt(backend("pyref"), case, op, "embedding") == expected
+        assert spoilt(make_backend_subject("pyref"), case, op, "embedding") == expected

@@ -10,7 +10,7 @@ import pytest
 import trigraph
 from trigraph import CSC, EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
-from trigraph.verification.cases import build, variants
+from trigraph.verification.cases import build_case, list_variants
 
 # These programs run once, and good compilation would take most of the time. A shard_map needs several devices.
 FLAGS = "backend_optimization_level=0", "llvm_disable_expensive_passes=true", "force_host_platform_device_count=4"
@@ -25,7 +25,9 @@ from trigraph.jax.plain import PLAIN  # noqa: E402
 
 # `trigraph verify --framework jax` uses all variants; the tests here use those that differ in the form of a call.
 NAMES = ("regular", "shared rows", "no edges", "images", "saturated", "periodic")
-CASES = [(spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in variants(spec) if v.name in NAMES}.values()]
+CASES = [
+    (spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in list_variants(spec) if v.name in NAMES}.values()
+]
 SMALL = [next(c for c in CASES if c[0] is spec) for spec in DEFINITIONS]
 SMALL += [c for c in CASES if c[1].name == "regular" and any(t in repr(c[1]) for t in ("'ELU'", "'mean'", "'max'"))]
 # Compiling their third derivatives takes half a minute.
@@ -70,7 +72,7 @@ def equal(got, expected):
 
 @pytest.mark.parametrize(("spec", "variant"), CASES, ids=lambda p: p.name)
 def test_bits_are_those_of_numpy(spec, variant):
-    case = build(spec, variant, "float32" if variant.name == "saturated" else "float64", 0)
+    case = build_case(spec, variant, "float32" if variant.name == "saturated" else "float64", 0)
     forward, x = bind_case(case)
     g = {n.removeprefix("grad_"): jnp.asarray(v) for n, v in case.grads.items()}
     gg = {n: jnp.asarray(case.ggs[f"gg_{n}"]) for n in x}
@@ -111,7 +113,7 @@ def bind_plain_form(case):
 @pytest.mark.parametrize(("spec", "variant"), SMALL, ids=lambda p: p.name)
 def test_every_order_and_mode(spec, variant):
     """Derivatives along a line, in any sequence of forward and reverse mode, equal the plain form's."""
-    case = build(spec, variant, "float64", 0)
+    case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
@@ -153,7 +155,7 @@ def mesh():
 @pytest.mark.parametrize(("spec", "variant"), SMALL[: len(DEFINITIONS)], ids=lambda p: p.name)
 def test_gradients_under_shard_map(spec, variant, mesh):
     """Of two axes of devices, one maps the first input, one the last; derivatives of the sum equal the plain form's."""
-    case = build(spec, variant, "float64", 0)
+    case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     ends = [next(iter(x)), list(x)[-1]]
     weights = {n.removeprefix("grad_"): jnp.asarray(g) for n, g in case.grads.items()}
@@ -415,9 +417,9 @@ def test_programs_follow_settings(small):
 
 
 def test_verify_takes_the_functions_of_a_framework():
-    from trigraph.verification.run import plan
+    from trigraph.verification.run import plan_run
 
-    units = plan(["basis_embedding_radial"], dtypes=["float32"], framework="jax")
+    units = plan_run(["basis_embedding_radial"], dtypes=["float32"], framework="jax")
     checks = [check for unit in units for check in unit.execute()]
     assert {c.backend for c in checks} == {"trigraph.jax", "trigraph.jax, recorded"}
     assert {c.operator for c in checks} == {f"basis_embedding_radial_{order}" for order in (*ORDERS, "bwd3")}

@@ -13,12 +13,12 @@ import numpy as np
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
 
-from trigraph.verification.structures import SHIPPED, from_atoms
+from trigraph.verification.structures import SHIPPED, make_structure
 
 CUTOFF = 5.0  # angstrom
 
 
-def slab() -> Atoms:
+def make_slab() -> Atoms:
     """Return copper with CO, carbon down."""
     copper = fcc111("Cu", size=(2, 2, 2), vacuum=8.0)
     add_adsorbate(copper, Atoms("CO", [[0, 0, 0], [0, 0, 1.15]]), 1.85, "ontop")
@@ -28,7 +28,7 @@ def slab() -> Atoms:
 STRUCTURES = {
     "benzene": molecule("C6H6"),
     "ethanol": molecule("CH3CH2OH"),
-    "copper slab with CO": slab(),
+    "copper slab with CO": make_slab(),
     "rock salt": bulk("NaCl", "rocksalt", a=5.64),
 }
 
@@ -38,7 +38,7 @@ def main() -> None:
     folder = Path(__file__).with_name("structures")
     for name, atoms in STRUCTURES.items():
         atoms.positions = atoms.positions.round(8)
-        structure = from_atoms(name, atoms, CUTOFF)
+        structure = make_structure(name, atoms, CUTOFF)
         neighbours = {key: getattr(structure, key).astype(np.int32) for key in ("src", "dst", "shifts")}
         arrays = {"positions": structure.positions, "cell": structure.cell, "pbc": atoms.pbc, **neighbours}
         np.savez_compressed(folder / f"{SHIPPED[name]}.npz", cutoff=CUTOFF, **arrays)

@@ -40,7 +40,7 @@ class CaseGraphs(ABC):
         return {}, {}
 
     @abstractmethod
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return graph objects with a row of `variant.degree` terms in every sum, and inputs that depend on them.
 
         Sums in chunks, of any length, are within 8 eps of the judge, because partial sums are added pairwise. Only
@@ -49,13 +49,13 @@ class CaseGraphs(ABC):
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the graph objects of a renumbered case, and for each size the old number of each new entity."""
-        return {}, any_orders(case, rng)
+        return {}, draw_permutations(case, rng)
 
     def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Return the graph objects of a batch: the case with other nodes, edges and so on before and after it."""
         return {}
 
-    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+    def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Return random graph objects of any `sizes`, also ones too large for the judge.
 
         For benchmarks and tests: ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``.
@@ -82,24 +82,24 @@ class NoGraphCases(CaseGraphs):
     )
     members = "num_edges"
 
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Set the number of edges; in these cases the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}
 
 
-def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def shuffle_row_numbers(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the row of each member, shuffled."""
     return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
 
 
-def any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def draw_permutations(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return a permutation for each size that counts entities (nodes, edges and so on)."""
     names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def among(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
+def draw_batch_groups(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
     """Return the group of each member in a batch; members before (after) the case are in groups before (after) it."""
     first = rng.integers(0, min(before[groups], CROWDED), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]

@@ -10,13 +10,13 @@ from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
 
-def rows_are_positions(case: Case) -> bool:
+def has_rows_at_positions(case: Case) -> bool:
     """Return whether a case's graph is a CSC whose position p has row p of the edge arrays."""
     graph = case.values.get("graph")
     return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
 
 
-def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return source and destination of every edge, in any order."""
     n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
     if variant.name == "skewed":
@@ -68,9 +68,9 @@ class CSCCases(base.CaseGraphs):
             sizes["num_src_nodes"] = sizes["num_dst_nodes"]
         if variant.name == "boundaries":
             sizes |= {"num_src_nodes": len(base.BY_SOURCE), "num_dst_nodes": len(base.BY_DESTINATION)}
-            src, dst = base.in_rows(base.BY_SOURCE, rng), base.in_rows(base.BY_DESTINATION, rng)
+            src, dst = base.shuffle_row_numbers(base.BY_SOURCE, rng), base.shuffle_row_numbers(base.BY_DESTINATION, rng)
         else:
-            src, dst = _pairs(variant, sizes, rng)
+            src, dst = _draw_edges(variant, sizes, rng)
         order = rng.permutation(len(src))
         src, dst = src[order], dst[order]
         count, edge_ids, rows = len(src), None, None
@@ -81,7 +81,7 @@ class CSCCases(base.CaseGraphs):
             # As many rows as positions: three are unused, the others drawn with replacement, so that some are shared.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
-            rows, edge_ids = len(base.BY_ROW), base.in_rows(base.BY_ROW, rng).astype(variant.index)
+            rows, edge_ids = len(base.BY_ROW), base.shuffle_row_numbers(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
             # More than two chunks of positions share one row; the other rows are a permutation, as from `from_coo`.
             rows = count - 599
@@ -101,7 +101,7 @@ class CSCCases(base.CaseGraphs):
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
 
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Give destination 0 `degree` in-edges, each from a different source, and source 0 as many out-edges.
 
         The out-edges share one edge row, whose gradient is then a long sum too.
@@ -115,7 +115,7 @@ class CSCCases(base.CaseGraphs):
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Give nodes and rows new numbers, and the positions of each destination a new order."""
-        graph, orders = case.values["graph"], base.any_orders(case, rng)
+        graph, orders = case.values["graph"], base.draw_permutations(case, rng)
         new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
         positions = rng.permutation(graph.num_positions)
         destinations = graph.prepare().destinations
@@ -135,14 +135,14 @@ class CSCCases(base.CaseGraphs):
         """Embed the case's graph; if each position has the row of its own number, the same holds in the batch."""
         graph = case.values["graph"]
         src, dst, rows = (
-            base.among(own, "num_positions", groups, case, before, after, rng)
+            base.draw_batch_groups(own, "num_positions", groups, case, before, after, rng)
             for own, groups in (
                 (graph.indices, "num_src_nodes"),
                 (graph.prepare().destinations, "num_dst_nodes"),
                 (graph.edge_ids, "num_edges"),
             )
         )
-        if rows_are_positions(case):
+        if has_rows_at_positions(case):
             rows = None
         sizes = (before[n] + case.sizes[n] + after[n] for n in ("num_src_nodes", "num_dst_nodes"))
         number = before["num_edges"] + case.sizes["num_edges"] + after["num_edges"]
@@ -151,7 +151,7 @@ class CSCCases(base.CaseGraphs):
         offsets = np.searchsorted(dst[order], np.arange(num_dst + 1)).astype(dst.dtype)
         return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
 
-    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+    def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Draw a graph whose rows may be shared or unused; sometimes most edges belong to a few nodes."""
         n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
         count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0

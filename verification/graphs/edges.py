@@ -6,7 +6,7 @@ import numpy as np
 
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.verification.case import Case
-from trigraph.verification.graphs.base import CaseGraphs, Counts, GraphsAndInputs, among, any_orders
+from trigraph.verification.graphs.base import CaseGraphs, Counts, GraphsAndInputs, draw_batch_groups, draw_permutations
 from trigraph.verification.kinds import Variant
 
 
@@ -36,7 +36,7 @@ class EdgeCases(CaseGraphs):
         edges (images of one neighbour) and edges from an atom to its own image. A third of the edges have no reverse.
         """
         if variant.name == "boundaries":
-            return _edge_boundaries(variant, sizes, rng)
+            return _draw_boundary_edges(variant, sizes, rng)
         nodes = sizes["num_nodes"]
         pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
         near = 1 if variant.name in ("periodic", "wide") else 0
@@ -69,7 +69,7 @@ class EdgeCases(CaseGraphs):
         sizes["num_edges"] = graph.num_edges
         return {"graph": graph}, {"vec": vec}
 
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Give node n n in-edges, and one edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
@@ -84,7 +84,7 @@ class EdgeCases(CaseGraphs):
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber nodes at random; edges are sorted by new source, and shuffled for each source."""
-        orders = any_orders(case, rng)
+        orders = draw_permutations(case, rng)
         graph, edges = renumber_graph(
             case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"]
         )
@@ -93,7 +93,9 @@ class EdgeCases(CaseGraphs):
     def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Embed the case's graph; edges stay sorted by source, and the case's edges keep their order."""
         graph = case.values["graph"]
-        src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
+        src, dst = (
+            draw_batch_groups(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst)
+        )
         is_other = np.ones(src.size, bool)
         is_other[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
         src[is_other] = np.sort(src[is_other])  # the case's edges are sorted already
@@ -107,7 +109,7 @@ class EdgeCases(CaseGraphs):
         whole: EdgeGraph = function(src, dst, number, reverse)
         return {"graph": whole}
 
-    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+    def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Draw a graph with parallel edges that differ in their shifts; most have a reverse edge.
 
         There are few edges, since the direct backends visit every triplet.
@@ -131,7 +133,7 @@ def renumber_graph(
     return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
 
 
-def _edge_boundaries(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+def _draw_boundary_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
     """Return nodes with 256, 257 or 512 in-edges and two out-edges, or vice versa; others have few triplets.
 
     In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, except one that returns to node 2.

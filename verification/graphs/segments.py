@@ -38,14 +38,14 @@ class SegmentCases(base.CaseGraphs):
     def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return `triplets` and, if the definition has them, `atoms` and `idx_in`."""
         if variant.name == "boundaries":
-            return _segment_boundaries(variant, sizes, rng), {}
+            return _draw_boundary_segments(variant, sizes, rng), {}
         if variant.name == "skewed":
             sizes |= {"num_triplets": 700, "num_edges": 290}
         elif variant.name == "wide":
             sizes |= {"num_triplets": 5, "num_edges": 3}
         absent = {name for name, value in variant.setting.items() if value is None}
         graphs: dict[str, Segments | None] = {
-            "triplets": _members(variant, sizes["num_triplets"], sizes["num_edges"], rng),
+            "triplets": _draw_members(variant, sizes["num_triplets"], sizes["num_edges"], rng),
             "atoms": None,
             "idx_in": None,
         }
@@ -54,14 +54,14 @@ class SegmentCases(base.CaseGraphs):
         if "atoms" in absent or (sizes["num_edges"] and not sizes["num_outputs"]):
             sizes["num_outputs"] = sizes["num_edges"]
         else:
-            graphs["atoms"] = _members(variant, sizes["num_edges"], sizes["num_outputs"], rng)
+            graphs["atoms"] = _draw_members(variant, sizes["num_edges"], sizes["num_outputs"], rng)
         if "idx_in" in absent or (sizes["num_triplets"] and not sizes["num_inputs"]):
             sizes["num_inputs"] = sizes["num_triplets"]
         else:
-            graphs["idx_in"] = _members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
+            graphs["idx_in"] = _draw_members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
         return graphs, {}
 
-    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
+    def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return hubs: an edge with `degree` triplets, an atom with all other edges, an input with half the triplets.
 
         The hub is the last edge: after a dominant first term, every later addition would round in the same direction,
@@ -83,7 +83,7 @@ class SegmentCases(base.CaseGraphs):
 
         Without `atoms` (`idx_in`), outputs (inputs) follow the permutation of edges (triplets).
         """
-        orders, values = base.any_orders(case, rng), case.values
+        orders, values = base.draw_permutations(case, rng), case.values
         groups = {name: sizes for name, sizes in SEGMENT_SIZES.items() if name in values}
         for name, (members, segments) in groups.items():
             if values[name] is None:
@@ -105,29 +105,29 @@ class SegmentCases(base.CaseGraphs):
         for name, (members, segments) in SEGMENT_SIZES.items():
             own = case.values.get(name)
             if own is not None:
-                index = base.among(own.index, members, segments, case, before, after, rng)
+                index = base.draw_batch_groups(own.index, members, segments, case, before, after, rng)
                 graphs[name] = Segments(index, before[segments] + own.num_segments + after[segments])
         return graphs
 
-    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+    def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Draw graphs with members in any order; with atoms and rows of m if the operator has them."""
 
-        def members(count: int, segments: str) -> Segments:
+        def draw_segments(count: int, segments: str) -> Segments:
             bound = sizes[segments]
             return Segments(rng.integers(0, max(bound, 1), count if bound else 0).astype(index), bound)
 
         if "num_outputs" not in sizes:
-            return {"triplets": members(sizes["num_triplets"], "num_edges")}
+            return {"triplets": draw_segments(sizes["num_triplets"], "num_edges")}
         sizes["num_edges"] *= sizes["num_outputs"] > 0
         triplets = sizes["num_triplets"] * (min(sizes["num_edges"], sizes["num_inputs"]) > 0)
         return {
-            "triplets": members(triplets, "num_edges"),
-            "atoms": members(sizes["num_edges"], "num_outputs"),
-            "idx_in": members(triplets, "num_inputs"),
+            "triplets": draw_segments(triplets, "num_edges"),
+            "atoms": draw_segments(sizes["num_edges"], "num_outputs"),
+            "idx_in": draw_segments(triplets, "num_inputs"),
         }
 
 
-def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
+def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
     """Draw segments, members in any order; the last and a middle segment have none, in "skewed" one has most."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
     index = rng.choice(used, count) if count else np.empty(0, np.int64)
@@ -136,26 +136,26 @@ def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator)
     return Segments(index.astype(variant.index), bound)
 
 
-def _segment_boundaries(
+def _draw_boundary_segments(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
 ) -> dict[str, Segments | None]:
     """Return edges, atoms and inputs with 256, 257 or 512 members, the first and the last among them."""
     several = "num_outputs" in sizes
     total, index = int(base.BY_DESTINATION.sum()), variant.index
 
-    def segments(lengths: np.ndarray) -> Segments:
-        return Segments(base.in_rows(lengths, rng).astype(index), len(lengths))
+    def make_segments(lengths: np.ndarray) -> Segments:
+        return Segments(base.shuffle_row_numbers(lengths, rng).astype(index), len(lengths))
 
     # If atoms are segments of edges, there are as many edges as triplets: most edges then have no triplet.
     lengths = base.BY_DESTINATION
     if several:
         lengths = np.insert(lengths, -1, np.zeros(total - len(lengths), int))
-    graphs: dict[str, Segments | None] = {"triplets": segments(lengths)}
+    graphs: dict[str, Segments | None] = {"triplets": make_segments(lengths)}
     sizes |= {"num_triplets": total, "num_edges": len(lengths)}
     if several:
         absent = {name for name, value in variant.setting.items() if value is None}
-        graphs["atoms"] = None if "atoms" in absent else segments(base.BY_SOURCE)
-        graphs["idx_in"] = None if "idx_in" in absent else segments(base.BY_ROW)
+        graphs["atoms"] = None if "atoms" in absent else make_segments(base.BY_SOURCE)
+        graphs["idx_in"] = None if "idx_in" in absent else make_segments(base.BY_ROW)
         sizes |= {"num_outputs": total if "atoms" in absent else len(base.BY_SOURCE)}
         sizes |= {"num_inputs": total if "idx_in" in absent else len(base.BY_ROW)}
     return graphs

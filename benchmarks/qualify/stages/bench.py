@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.measure import as_numpy, relative_error
-from trigraph.benchmarks.programs import Call, Unavailable, require
+from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
+from trigraph.benchmarks.programs import Call, ContenderUnavailable, require_modules
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, convert_indices, sizes_at
-from trigraph.benchmarks.run import tolerance
+from trigraph.benchmarks.run import peer_tolerance
 from trigraph.benchmarks.workloads import Case, Peer, make_case, make_front_door_steps
 from trigraph.table import evaluate
 
@@ -71,7 +71,7 @@ def _unavoidable(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _results(call: Call) -> dict[str, np.ndarray]:
-    return {name: as_numpy(value) for name, value in call().items()}
+    return {name: convert_to_numpy(value) for name, value in call().items()}
 
 
 def measure(place: Device, calls: Mapping[str, Call]) -> dict[str, list[float]]:
@@ -102,16 +102,16 @@ def _beside(
     entry = {"workload": part, "contender": name, "index": index, "about": peer.about}
     call: Call | None = None
     try:
-        require(*peer.requires)
+        require_modules(*peer.requires)
         call = peer.make(case)
-        error, most = relative_error(_results(call), expected), tolerance(DTYPE.name, terms)
+        error, most = compute_relative_error(_results(call), expected), peer_tolerance(DTYPE.name, terms)
         if not (error <= most):
             notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **entry)
             return
         times = measure(place, {"trigraph": ours, name: call})
         own, theirs = (statistics.median(times[n]) for n in ("trigraph", name))
         notes.add(name, None, "", seconds=theirs, ratio=theirs / own, error=error, samples=times, **entry)
-    except Unavailable as error:
+    except ContenderUnavailable as error:
         notes.add(name, None, str(error), **entry)
     except Exception as error:  # out of memory: a finding about the peer
         notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)

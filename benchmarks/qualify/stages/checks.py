@@ -17,9 +17,9 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.checks import bind_sizes
 from trigraph.table import OPERATORS, Array, Operator, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import field_error
-from trigraph.verification.cases import build, variants
-from trigraph.verification.judged import ask
+from trigraph.verification.accuracy import compute_field_error
+from trigraph.verification.cases import build_case, list_variants
+from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.subjects import name_fields_of_result
 
 AT_ONCE = True
@@ -52,8 +52,8 @@ def _names(place: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str,
 
 def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
     """Return arguments of an operator as the verification draws them, for the backends of NumPy, arrays writable."""
-    kind = next(v for v in variants(op.definition) if v.name == variant)
-    values = build(op.definition, kind, dtype, seed).arguments(op)
+    kind = next(v for v in list_variants(op.definition) if v.name == variant)
+    values = build_case(op.definition, kind, dtype, seed).arguments(op)
     for value in values.values():
         if hasattr(value, "prepare"):  # what graphs build at the first backward
             value.prepare()
@@ -192,9 +192,9 @@ def _extremes(place: Device, notes: Notes) -> None:
                 with np.errstate(all="ignore"):
                     right = called(op, values, "gpu-host")
                     got = place.hosted(called(op, place.moved(values), place.backend))
-                    exact = ask(op, values)
+                    exact = compute_with_judge(op, values)
                 sizes = bind_sizes(op, values)
-                most = tolerances.accuracy(True, evaluate(op.definition.terms, sizes))
+                most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
                 names = [n for n, v in exact.items() if not _as_good(fields[n], got[n], right[n], v, most)]
                 wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
         notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
@@ -206,7 +206,7 @@ def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray
         return False
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
-    error, usual = (field_error(a[kept], field, triple, "float32") for a in (got, right))
+    error, usual = (compute_field_error(a[kept], field, triple, "float32") for a in (got, right))
     return bool(error <= max(most, 8 * usual))
 
 

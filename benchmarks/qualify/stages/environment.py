@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.measure import make_copy, make_matmul
+from trigraph.benchmarks.measure import make_copy_call, make_matmul_call
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.environment import collect, tf32_problems
@@ -57,9 +57,9 @@ def best(place: Device, call: Any, number: int = 1) -> float:
 def ceilings(place: Device) -> list[tuple[str, float, str]]:
     """Measure what the device can do: copy, gather of rows of 256 bytes, products (float16: tensor cores), launches."""
     nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
-    rates = [("copy", 2 * nbytes / best(place, make_copy(place.xp.__name__, nbytes, 1)), "bytes/s")]
+    rates = [("copy", 2 * nbytes / best(place, make_copy_call(place.xp.__name__, nbytes, 1)), "bytes/s")]
     products = ("float16", "float32", "float64")
-    seconds = {dtype: best(place, make_matmul(place.xp.__name__, n, dtype)) for dtype in products}
+    seconds = {dtype: best(place, make_matmul_call(place.xp.__name__, n, dtype)) for dtype in products}
     rates += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
     width, rows, launches = 64, nbytes // 256, place.size(2000, 20)
     table, count = place.xp.ones((rows, width), np.float32), 4 * rows

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.measure import as_numpy, peak_memory, relative_error
+from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy, measure_peak_memory
 from trigraph.benchmarks.models import PROGRAMS
-from trigraph.benchmarks.programs import Call, Program, Unavailable
+from trigraph.benchmarks.programs import Call, ContenderUnavailable, Program
 from trigraph.benchmarks.qualify.part import Notes, locked
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.bench import measure
 from trigraph.benchmarks.qualify.stages.torch import missing
-from trigraph.benchmarks.run import tolerance
+from trigraph.benchmarks.run import peer_tolerance
 
 ALONE = None
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("molecules", "slab", "copper"))
@@ -63,9 +63,9 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
                 begun = time.perf_counter()
                 with torch.device("cpu" if place.rehearsal else "cuda"):
                     call = program.prepare(contender, sizes, "float32")
-                results[contender] = {n: as_numpy(t) for n, t in call().items()}
+                results[contender] = {n: convert_to_numpy(t) for n, t in call().items()}
         except Exception as error:
-            if not (program.is_peer(contender) or isinstance(error, Unavailable)):
+            if not (program.is_peer(contender) or isinstance(error, ContenderUnavailable)):
                 raise
             notes.add(label, None, f"{type(error).__name__}: {str(error)[:300]}")
             continue
@@ -78,7 +78,10 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
         seconds = statistics.median(times[contender])
         line |= {"passed": None, "seconds": seconds, "samples": times[contender]}
         if contender != "trigraph":
-            apart, most = relative_error(results[contender], results["trigraph"]), tolerance("float32", program.terms)
+            apart, most = (
+                compute_relative_error(results[contender], results["trigraph"]),
+                peer_tolerance("float32", program.terms),
+            )
             line |= {"error": apart, "ratio": seconds / statistics.median(times["trigraph"])}
             if not (apart <= most):
                 line["note"] = f"differs by {apart:.1e}, more than {most:.1e}"
@@ -92,7 +95,7 @@ def _peak_bytes(call: Call, place: Device) -> int:
     import torch
 
     if place.rehearsal:
-        return peak_memory(call)[1]
+        return measure_peak_memory(call)[1]
     gc.collect()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 import trigraph
-from trigraph.benchmarks.measure import as_numpy, relative_error
+from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
-from trigraph.verification.cases import half_dtype
+from trigraph.verification.cases import find_half_dtype
 
 STEPS = 1000  # after which as much memory is taken as after the first tenth
 DTYPES = "float32", "float64"
@@ -142,7 +142,7 @@ def _half(place: Device, notes: Notes) -> None:
 
     op = OPERATORS["mha_gat_n2n_fwd"]
     values = arguments_of(op)
-    half = {a.name: values[a.name].astype(half_dtype("bfloat16")) for a in op.select_present(values) if a.half}
+    half = {a.name: values[a.name].astype(find_half_dtype("bfloat16")) for a in op.select_present(values) if a.half}
     right = called(op, place.moved({**values, **half}), place.backend)
     out = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
     wrong = _unlike({"output_embedding": out}, right, place)
@@ -195,9 +195,9 @@ def _curvature(place: Device, notes: Notes) -> None:
         results = []
         for device in ("cpu", "cpu" if place.rehearsal else "cuda"):
             with torch.device(device):
-                call = program.prepare("trigraph", program.at("small"), dtype)
-                results.append({n: as_numpy(t) for n, t in call().items()})
-        error = relative_error(results[1], results[0])
+                call = program.prepare("trigraph", program.scale_sizes("small"), dtype)
+                results.append({n: convert_to_numpy(t) for n, t in call().items()})
+        error = compute_relative_error(results[1], results[0])
         notes.add(f"gradients of curvature in {dtype}", error <= CLOSE[dtype], f"largest error {error:.1e}")
 
 

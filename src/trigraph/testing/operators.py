@@ -98,7 +98,7 @@ def verify(
     True
     """
     from trigraph.verification.differentiated import differentiate_forward
-    from trigraph.verification.implementation import adapt
+    from trigraph.verification.implementation import make_user_subject
     from trigraph.verification.run import SKIPPED
     from trigraph.verification.terms import TERMS
 
@@ -111,7 +111,7 @@ def verify(
     elif device is not None:
         raise ValueError(f"verify: device is {device!r} and framework is None; expected a framework")
     else:
-        subject = adapt(name, operator, function)
+        subject = make_user_subject(name, operator, function)
         target = subject.only or name
     settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where), "skip": tuple(skip)}
     make = partial(_Plan, name, {"operators": [target], "implementation": subject, **settings})
@@ -126,9 +126,9 @@ class _Plan(Plan):
     """Plan of a run with one step for each unit."""
 
     def __init__(self, name: str, request: Mapping[str, Any], forked: bool) -> None:
-        from trigraph.verification.run import plan
+        from trigraph.verification.run import plan_run
 
-        self.name, self.units = name, plan(**request)
+        self.name, self.units = name, plan_run(**request)
         self.steps = [("", unit.label) for unit in self.units]
         spoil_new_memory()
 
