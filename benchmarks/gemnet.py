@@ -1,6 +1,6 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and the padded lists that users run without trigraph.
 
-The fairchem peer has BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is
+It has BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is
 loaded alone, without the package's dependencies, from the wheel, packed or unpacked, in the folder TRIGRAPH_CLIENTS,
 or from an installed fairchem-core. This repository contains no copy of it.
 """

@@ -1,6 +1,6 @@
 """The verification run: everything that `trigraph verify` does, except for its output.
 
-`plan_run` divides the run into units with weights; `units.execute` executes them. The checks of a unit are derived from the
+`plan_run` divides the run into weighted units; `units.execute` executes them. The checks of a unit are derived from the
 operator table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
 bessel.py).
 """
@@ -315,7 +315,7 @@ def plan_run(
     """Plan a run: all drawn numbers follow from the seed.
 
     `operators` has names of operators, definitions or families (default: all); with an implementation, the operator
-    that it implements (default: the one with the function's name). `backends` defaults to `list_available_backends`, and
+    that it implements (default: the one of that name). `backends` defaults to `list_available_backends`, and
     with an implementation to none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`.
     With a `framework` ("torch" or "jax"), it is the forward of an operator on tensors on a `device`, and all orders are
     checked (`differentiated`); if no implementation is given, the functions of `trigraph.torch` or `trigraph.jax` are

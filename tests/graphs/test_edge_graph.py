@@ -39,7 +39,7 @@ def find_triplets_by_loop(src, dst, exclude, reverse):
 
 
 def check_graph(graph, src, dst, num_nodes, reverse):
-    """Compare every array of a graph with loops; `reverse_with_error` is None if parallel edges make it ambiguous."""
+    """Compare every array of a graph with loops; `reverse` is None if parallel edges make it ambiguous."""
     np.testing.assert_array_equal(graph.src, src)
     np.testing.assert_array_equal(graph.dst, dst)
     assert (graph.num_nodes, graph.num_edges) == (num_nodes, len(src))
