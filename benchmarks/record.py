@@ -97,7 +97,7 @@ def make_record(
         "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "options": vars(options),
-        "environment": environment.collect(),
+        "environment": environment.collect_environment(),
         "architecture": platform.machine(),
         "peers": {name: installed[name] for name in PEERS if name in installed},
         "blas": f"{blas.get('name')} {blas.get('version')}",

@@ -41,7 +41,7 @@ _chosen: ModuleType | None = None
 
 
 @cache  # no key: depends on the processor and the installed files, which do not change during a process
-def available() -> tuple[str, ...]:
+def list_runnable_levels() -> tuple[str, ...]:
     """Return the levels that are built and that this processor can run, in ascending order."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
     levels = [f"v{level}" for level in range(2, highest + 1)] or ["base"]
@@ -84,9 +84,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _load(level: str, origin: str) -> ModuleType:
-    if level not in available():
+    if level not in list_runnable_levels():
         raise ValueError(
-            f"{origin} is {level!r}; expected one of {', '.join(available())}, which this processor can run"
+            f"{origin} is {level!r}; expected one of {', '.join(list_runnable_levels())}, which this processor can run"
         )
     _share_openmp()
     return importlib.import_module(f"trigraph.fortran._fast_{level}")
@@ -99,13 +99,13 @@ def fast_module() -> ModuleType:
     """
     global _chosen
     if _chosen is None:
-        if not available():
+        if not list_runnable_levels():
             built = ", ".join(level for level in LEVELS if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
             raise ImportError(
                 f"trigraph.fortran: no build of the fast path is installed that this processor can run; built are "
                 f"{built or 'none'}. Build from source on this machine, or with -Csetup-args=-Dcpu_levels=v2,v3,v4"
             )
-        _chosen = _load(os.environ.get(ENVIRONMENT) or available()[-1], ENVIRONMENT)
+        _chosen = _load(os.environ.get(ENVIRONMENT) or list_runnable_levels()[-1], ENVIRONMENT)
     return _chosen
 
 

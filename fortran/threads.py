@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from trigraph.arrays import count
+from trigraph.arrays import require_count
 from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
 
 # More threads than processors only wait for each other. If the system refuses threads because there are far too many,
@@ -160,7 +160,7 @@ def set_num_threads(num_threads: int) -> None:
     trigraph.get_num_threads
     """
     global _num_threads, _was_set
-    value = count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)
+    value = require_count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)
     if value > 1 and _is_forked():
         raise RuntimeError(
             f"set_num_threads: num_threads is {value}; expected 1 in a forked process, which OpenMP's threads do not "

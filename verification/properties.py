@@ -13,7 +13,7 @@ from slopecheck.outcome import Outcome
 from slopecheck.record import Check
 from trigraph.checks import evaluate_shape
 from trigraph.fortran import judge
-from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
+from trigraph.fortran.levels import EQUAL_BITS, get_cpu_level, list_runnable_levels, set_cpu_level
 from trigraph.fortran.threads import restore_num_threads, set_num_threads
 from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
@@ -301,8 +301,8 @@ def check_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
 
 def list_other_levels() -> tuple[list[str], list[str]]:
     """Return the instruction-set levels not in use, and the levels whose bits must be equal (none or 2)."""
-    equal = [level for level in EQUAL_BITS if level in available()]
-    return [level for level in available() if level != get_cpu_level()], equal if len(equal) > 1 else []
+    equal = [level for level in EQUAL_BITS if level in list_runnable_levels()]
+    return [level for level in list_runnable_levels() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
 def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from slopecheck.terms import PROPERTIES, Terms
 from trigraph.backends import BACKENDS
-from trigraph.environment import collect
+from trigraph.environment import collect_environment
 from trigraph.table import NAMED
 from trigraph.verification.kinds import CASE_KINDS, find_case_kind
 
@@ -84,7 +84,7 @@ def list_remarks(cases: Sequence[str], operator: str) -> list[str]:
 
 
 TERMS = Terms(
-    environment=collect,
+    environment=collect_environment,
     kinds=CHECK_KINDS,
     properties={
         **PROPERTIES,

@@ -77,7 +77,7 @@ class ArrayLibrary:
         if kind == self.kind:
             return value.dtype, find_device(value)
         if kind is None:
-            expected = f"expected a {self.kind}.ndarray of float32 or float64{advice(name, value)}"
+            expected = f"expected a {self.kind}.ndarray of float32 or float64{suggest_arrays(name, value)}"
             raise TypeError(f"{caller}: {name} is a {type(value).__name__}; {expected}")
         raise TypeError(f"{caller}: {name} is a {kind}.ndarray; {self.takes}")
 
@@ -110,7 +110,7 @@ def wait_for(array: Any) -> None:
         get_array_module(array).cuda.get_current_stream().synchronize()
 
 
-def frozen(array: Any) -> Any:
+def copy_read_only(array: Any) -> Any:
     """Return a read-only copy of a NumPy array. A CuPy array, which cannot be read-only, is returned unchanged."""
     if not isinstance(array, np.ndarray):
         return array
@@ -155,7 +155,7 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name if dtype.isnative else f"{dtype.name} with non-native byte order"
 
 
-def called(value: Any) -> str:
+def type_label(value: Any) -> str:
     """Return a description of an object that is not an array, for error messages."""
     if not is_tensor(value):
         return f"a {type(value).__name__}"
@@ -175,7 +175,7 @@ def convert_like(array: Any, template: Any) -> Any:
     return LIBRARIES["torch"]().tensor_from(array) if is_tensor(template) else array
 
 
-def advice(name: str, value: Any) -> str:
+def suggest_arrays(name: str, value: Any) -> str:
     """Return advice for the end of an error message if the value is a tensor, otherwise ""."""
     return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
@@ -190,7 +190,8 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     kind = name_library(value)
     if kind is None:
         raise TypeError(
-            f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
+            f"{caller}: {name} is {type_label(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
+            "integers"
         )
     if value.dtype not in INDEX_DTYPES:  # also rejects a byte order that is not native
         raise TypeError(f"{caller}: {name} has dtype {dtype_name(value.dtype)}; expected native int32 or int64")
@@ -211,7 +212,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
             raise ValueError(
                 f"{caller}: {name} is on {find_device(value)}; expected {find_device(like)}, where {like_name} is"
             )
-    return frozen(value) if kind == "numpy" else get_array_module(value).array(value, copy=True, order="C")
+    return copy_read_only(value) if kind == "numpy" else get_array_module(value).array(value, copy=True, order="C")
 
 
 def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:
@@ -231,7 +232,7 @@ def show_value(value: Any) -> str:
     return repr(value)
 
 
-def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
+def require_count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
     """Return `value` as an int; raise TypeError for a bool or a non-integer, ValueError if it is out of range."""
     try:
         if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:

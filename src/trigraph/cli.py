@@ -81,7 +81,7 @@ def _as_option_errors(option: str) -> Iterator[None]:
         raise click.BadParameter(str(error).removeprefix("verify: "), param_hint=f"'{option}'") from error
 
 
-def _plan(
+def _plan_units(
     options: Mapping[str, Any], structures: Sequence[AtomicStructure]
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
     """Return the units of the run and an iterator over units and their checks.
@@ -139,7 +139,7 @@ def _plan(
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
-def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
+def _list_skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
     """Return the skipped parts and reasons: missing golden vectors and, unless `asked` for some, absent backends."""
     from trigraph.verification import golden
 
@@ -155,7 +155,7 @@ def _skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str,
     return skips
 
 
-def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], checks: list[Check]) -> None:
+def _execute_units(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]], checks: list[Check]) -> None:
     """Add the checks of all units to a list; print a line for each finished part and, on a terminal, a progress bar."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -174,12 +174,12 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]],
                     console.print(line, markup=False, soft_wrap=True)
 
 
-def _command(ctx: click.Context) -> str:
+def _repeat_command(ctx: click.Context) -> str:
     """Return the command line that repeats this run."""
     return shlex.join(("trigraph", *ctx.obj))
 
 
-def _report(
+def _write_report(
     ctx: click.Context,
     checks: Sequence[Check],
     skips: Sequence[tuple[str, str]],
@@ -191,12 +191,14 @@ def _report(
     """Write the report if requested; return the comparison with an earlier report and the error if writing failed."""
     from slopecheck.compare import compare
     from slopecheck.report import assemble, checks_of
-    from trigraph.environment import collect
+    from trigraph.environment import collect_environment
     from trigraph.verification.report import write_report
     from trigraph.verification.terms import TERMS
 
     options = ctx.params
-    report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs, seconds)
+    report = assemble(
+        checks, skips, options["seed"], _repeat_command(ctx), collect_environment(), planned, inputs, seconds
+    )
     names = {c.operator for c in checks} if options["operators"] or options["implementation"] else NAMED.keys()
     asked = names, {c.backend for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, asked) if earlier else None
@@ -214,13 +216,13 @@ def _last_time(ctx: click.Context) -> str:
 
     with suppress(ReportError):
         report = read(ctx.params["folder"] / "report.json")
-        if report["command"] == _command(ctx) and report.get("seconds"):
+        if report["command"] == _repeat_command(ctx) and report.get("seconds"):
             minutes, seconds = divmod(round(report["seconds"]), 60)
             return " (last time: " + f"{minutes} min " * bool(minutes) + f"{seconds} s)"
     return ""
 
 
-def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
+def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
     """Return the command that repeats the cases with the settings of the first failed check.
 
     Return "" if no check failed or if structures were given.
@@ -368,7 +370,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         raise click.UsageError("--device requires a --framework; none is given")
     if options["timeout"] and not options["implementation"]:
         raise click.UsageError("--timeout requires an --implementation; none is given")
-    units, results = _plan(options, structures)
+    units, results = _plan_units(options, structures)
     last = ""
     if folder:
         with _as_option_errors("--report"):
@@ -390,7 +392,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     checks: list[Check] = []
     console = plain_console()
     try:
-        _execute(units, results, checks)
+        _execute_units(units, results, checks)
     except KeyboardInterrupt:  # show the results so far, write no report, and raise again
         with suppress(OSError):
             print_summary(console, checks, TERMS)
@@ -400,10 +402,10 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     made = count_checks(checks)
     asked = bool(options["backends"] or options["implementation"] or options["framework"])
     alone = bool(structures) and not options["operators"]
-    skips = [*options["left_out"].items(), *_skips(checks, asked, alone)]
+    skips = [*options["left_out"].items(), *_list_skips(checks, asked, alone)]
     comparison, problem = None, ""
     if folder or earlier:  # first, because printing can fail
-        comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
+        comparison, problem = _write_report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
     print_summary(console, checks, TERMS)
     print_failures(console, checks, TERMS)
     print_withheld(console, checks, TERMS)
@@ -413,7 +415,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         say(f"Skipped: {what}: {reason}")
     if comparison:
         print_comparison(console, comparison)
-    if again := _again(checks, options):
+    if again := _repeat_failed_command(checks, options):
         say(f"Next: repeat the first failed check: {again}")
     if folder and not problem:
         say(f"Next: open the report in a browser: {folder / 'report.html'}")
@@ -439,13 +441,13 @@ def info() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from trigraph.environment import collect, missing, print_environment
+    from trigraph.environment import collect_environment, list_missing_packages, print_environment
 
     console = plain_console()
-    print_environment(console, collect())
+    print_environment(console, collect_environment())
     console.print()
     extras = Table.grid(padding=(0, 2))
-    for extra, packages in missing().items():
+    for extra, packages in list_missing_packages().items():
         text = f"missing: {', '.join(packages)}; pip install 'trigraph[{extra}]'" if packages else "complete"
         extras.add_row(mark(console, not packages), f"[bold]{extra}[/]", escape(text))
     console.print(extras)
@@ -542,7 +544,7 @@ def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, s
 # ---- operators -------------------------------------------------------------------------------------------------------
 
 
-def _shapes(arrays: Sequence[Array]) -> str:
+def _format_shapes(arrays: Sequence[Array]) -> str:
     return "\n".join(
         f"{a.name} ({', '.join(a.dims)})" + (" or None" if isinstance(a, Argument) and a.nullable else "")
         for a in arrays
@@ -565,6 +567,6 @@ def operators() -> None:
         for op in (op for op in NAMED.values() if op.definition is spec):
             graphs = [f"{a.name} ({op.graph.type_name})" for a in op.graph.arguments] if op.graph else []
             others = graphs + [a.name for a in op.attributes]
-            table.add_row(op.name, _shapes(op.arguments), "\n".join(others), _shapes(op.fields))
+            table.add_row(op.name, _format_shapes(op.arguments), "\n".join(others), _format_shapes(op.fields))
             table.add_section()
         console.print(table)

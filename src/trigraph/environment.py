@@ -36,7 +36,7 @@ TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
@@ -45,7 +45,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def commit() -> tuple[str, bool] | None:
+def find_commit() -> tuple[str, bool] | None:
     """Return the commit of the installed sources (PEP 610) and whether the checkout had uncommitted changes.
 
     Return None if the sources were not in a repository.
@@ -61,11 +61,11 @@ def commit() -> tuple[str, bool] | None:
         return None
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
     # If an archive was unpacked inside another repository, that repository's commit says nothing about it.
-    top = _git(folder, "rev-parse", "--show-toplevel")
-    head = _git(folder, "rev-parse", "HEAD")
+    top = _run_git(folder, "rev-parse", "--show-toplevel")
+    head = _run_git(folder, "rev-parse", "HEAD")
     if top is None or head is None or Path(top).resolve() != folder.resolve():
         return None
-    return head, bool(_git(folder, "status", "--porcelain"))
+    return head, bool(_run_git(folder, "status", "--porcelain"))
 
 
 def build_info() -> dict[str, Any] | None:
@@ -154,7 +154,7 @@ def backend_states() -> list[dict[str, Any]]:
     ]
 
 
-def missing() -> dict[str, list[str]]:
+def list_missing_packages() -> dict[str, list[str]]:
     """Return the names of missing packages for each extra meant for users."""
     needed: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in requires("trigraph") or ():
@@ -164,13 +164,13 @@ def missing() -> dict[str, list[str]]:
     return needed
 
 
-def collect() -> dict[str, Any]:
+def collect_environment() -> dict[str, Any]:
     """Return the environment in the form that a report contains, ready for JSON."""
-    from trigraph.fortran.levels import available
+    from trigraph.fortran.levels import list_runnable_levels
     from trigraph.fortran.threads import get_num_threads
     from trigraph.gpu.instances import TENSOR_VARIABLE
 
-    commit_id, dirty = commit() or (None, None)
+    commit_id, dirty = find_commit() or (None, None)
     facts = system(PACKAGES)
     facts["packages"]["cupy"] = next(filter(None, map(version_of, CUPY_PACKAGES)), None)
     return {
@@ -182,7 +182,7 @@ def collect() -> dict[str, Any]:
             "processors": os.cpu_count(),
             "threads": get_num_threads(),
             "level": fast_path()[0],
-            "levels": [_level_name(level) for level in available()],
+            "levels": [_level_name(level) for level in list_runnable_levels()],
         },
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES, TENSOR_VARIABLE)},
@@ -192,7 +192,7 @@ def collect() -> dict[str, Any]:
 
 
 def print_environment(console: "Console", facts: Mapping[str, Any]) -> None:
-    """Print the result of `collect`: versions, processor, device and build, then the backends."""
+    """Print the result of `collect_environment`: versions, processor, device and build, then the backends."""
     from rich.markup import escape
     from rich.table import Table
 

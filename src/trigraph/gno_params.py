@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from trigraph.arrays import advice, count, name_library
+from trigraph.arrays import name_library, require_count, suggest_arrays
 from trigraph.graphs.neighbors import FLOATS
 
 
@@ -53,7 +53,7 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     for name, (value, rank) in arrays.items():
         if name_library(value) is None:
             came = type(value).__name__
-            raise TypeError(f"pack_gno_params: {name} is a {came}; expected an ndarray{advice(name, value)}")
+            raise TypeError(f"pack_gno_params: {name} is a {came}; expected an ndarray{suggest_arrays(name, value)}")
         if name_library(value) != kind:
             raise TypeError(
                 f"pack_gno_params: {name} is a {name_library(value)}.ndarray; expected {kind}.ndarray, as U is"
@@ -104,12 +104,13 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     """
     if name_library(params) is None:
         raise TypeError(
-            f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray{advice('params', params)}"
+            f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray"
+            f"{suggest_arrays('params', params)}"
         )
     if params.ndim != 1:
         raise ValueError(f"unpack_gno_params: params has shape {params.shape}; expected rank 1")
     d, f_in, f_out = (
-        count("unpack_gno_params", name, value, minimum=1)
+        require_count("unpack_gno_params", name, value, minimum=1)
         for name, value in (("d", d), ("f_in", f_in), ("f_out", f_out))
     )
     f = f_in * f_out

@@ -61,7 +61,7 @@ def gno_message(lib: Library, v: Values, s: Values) -> Values:
 
 
 @cache  # key: all arguments, which are numbers
-def _zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
+def _normalised_bessel_zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
     from scipy.special import spherical_jn  # imported here because it is slow
 
     zeros = bessel_zeros(num_spherical, num_radial)
@@ -89,7 +89,7 @@ def radial_basis(lib: Library, v: Values, s: Values) -> Values:
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
     wide, columns = lib.wide(x), []
-    for l, (z, norm) in enumerate(zip(*_zeros(s["num_spherical"], v["freq"].shape[0]), strict=True)):  # noqa: E741
+    for l, (z, norm) in enumerate(zip(*_normalised_bessel_zeros(s["num_spherical"], v["freq"].shape[0]), strict=True)):  # noqa: E741
         bessel = lib.array(norm, wide) * lib.bessel(l, lib.array(z, wide) * wide)
         columns.append(xp.where(inside, env * lib.array(bessel, x), 0.0))
     return {"rbf": xp.where(inside, env * xp.sin(v["freq"] * x), 0.0), "sbf_rad": xp.concatenate(columns, 1)}

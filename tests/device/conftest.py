@@ -17,7 +17,7 @@ from device_calls import END, LEAST, seconds_left
 
 from trigraph.backends import unavailable
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
-from trigraph.environment import collect
+from trigraph.environment import collect_environment
 from trigraph.gpu.instances import INSTANCES
 
 HERE = Path(__file__).parent
@@ -116,7 +116,7 @@ class DeviceTestRecord:
             "rehearsal": config.getoption("rehearse"),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "kit": os.environ.get("TRIGRAPH_KIT", ""),  # the commit of a wheel that was copied here
-            "environment": collect(),
+            "environment": collect_environment(),
         }
 
     def verdict(self):

@@ -70,7 +70,7 @@ def install_torch_and_cupy(monkeypatch, cache):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cupy_stand_in.state.capturing)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     for name in ("base", "csc"):
-        monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "VIEWS", [graphs._view])
+        monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "VIEWS", [graphs._cache_graph_tensors])
     return cupy, state
 
 

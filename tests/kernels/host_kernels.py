@@ -44,7 +44,7 @@ def choose_rotating_subset():
 
     It changes with the commit or, outside of a repository, with the day.
     """
-    commit = environment._git(HERE, "rev-parse", "HEAD")
+    commit = environment._run_git(HERE, "rev-parse", "HEAD")
     return int(commit, 16) if commit else date.today().toordinal()
 
 

@@ -252,7 +252,7 @@ def test_threads_and_levels(fortran_library, tmp_path):
     assert fortran_library.trigraph_set_num_threads(before) == 0
     fortran_library.trigraph_get_cpu_level.restype = fortran_library.trigraph_status_text.restype = ctypes.c_char_p
     assert fortran_library.trigraph_set_cpu_level(b"v9") == NO_LEVEL
-    for level in levels.available():
+    for level in levels.list_runnable_levels():
         assert fortran_library.trigraph_set_cpu_level(level.encode()) == 0
         assert fortran_library.trigraph_get_cpu_level().decode() == level
     texts = {fortran_library.trigraph_status_text(status) for status in range(-1, 7)}
@@ -265,7 +265,7 @@ def test_threads_and_levels(fortran_library, tmp_path):
         "trigraph_gno_kernel_fwd_f32(0, 0, 1, 1, 1, 1, &x, &x, &x)); }\n"
     )
     run_command("cc", source, *read_config("--include", "--libs"), "-o", tmp_path / "level")
-    for level, expected in ((levels.available()[0], "0"), ("v9", f"{NO_LEVEL}")):
+    for level, expected in ((levels.list_runnable_levels()[0], "0"), ("v9", f"{NO_LEVEL}")):
         environment = {"TRIGRAPH_CPU_LEVEL": level, "OMP_NUM_THREADS": "3"}
         name = level if expected == "0" else "none"
         assert run_command(tmp_path / "level", env=environment).stdout == f"{name} 3 {expected}"

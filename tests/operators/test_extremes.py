@@ -101,7 +101,7 @@ def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
     assert (fields["attention_weights"][2] > 0).all()
 
 
-@pytest.mark.parametrize("level", levels.available())
+@pytest.mark.parametrize("level", levels.list_runnable_levels())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh_is_within_two_epsilon(level, dtype):
     """Scores tanh(x) before the softmax, for one in-edge each, are within 2 eps of NumPy's in long double."""

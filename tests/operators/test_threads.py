@@ -255,7 +255,7 @@ def test_an_upper_bound():
 
 # Builds of the fast path: the one in use, how to choose another, and the equal bits of v3 and v4.
 
-AVAILABLE = levels.available()
+AVAILABLE = levels.list_runnable_levels()
 LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
 
 
@@ -279,7 +279,7 @@ def test_the_highest_level_of_the_processor_is_the_default():
 
 def test_a_processor_for_which_nothing_is_built(monkeypatch):
     monkeypatch.setattr(levels, "_chosen", None)
-    monkeypatch.setattr(levels, "available", lambda: ())
+    monkeypatch.setattr(levels, "list_runnable_levels", lambda: ())
     with pytest.raises(ImportError, match=rf"that this processor can run; built are .*{AVAILABLE[-1]}\. Build from"):
         trigraph.get_cpu_level()
 

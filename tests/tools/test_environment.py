@@ -37,11 +37,11 @@ def repository(tmp_path):
 
 def test_commit_of_a_checkout(installed_from, repository):
     installed_from({"url": repository.as_uri(), "dir_info": {"editable": True}})
-    commit, dirty = environment.commit()
+    commit, dirty = environment.find_commit()
     assert len(commit) == 40
     assert not dirty
     (repository / "new.py").write_text("")
-    assert environment.commit() == (commit, True)
+    assert environment.find_commit() == (commit, True)
 
 
 def test_no_commit(installed_from, repository):
@@ -54,13 +54,13 @@ def test_no_commit(installed_from, repository):
         {"url": nowhere.as_uri(), "dir_info": {}},
     ):
         installed_from(origin)
-        assert environment.commit() is None
+        assert environment.find_commit() is None
 
 
 def test_no_git(installed_from, repository, monkeypatch):
     installed_from({"url": repository.as_uri(), "dir_info": {}})
     monkeypatch.setenv("PATH", "")
-    assert environment.commit() is None
+    assert environment.find_commit() is None
 
 
 class CudaError(RuntimeError):
@@ -96,7 +96,7 @@ def test_device(get_device, expected, reason, monkeypatch):
 
 
 def test_everything_can_be_written_down():
-    collected = environment.collect()
+    collected = environment.collect_environment()
     assert json.loads(json.dumps(collected)) == collected
     assert collected["cpu"]["model"]
     assert [state["backend"] for state in collected["backends"]][-1] == "judge"
@@ -105,6 +105,6 @@ def test_everything_can_be_written_down():
 def test_extras_that_lack_packages(monkeypatch):
     lines = ["numpy>=2", 'numpy>=2; extra == "ase"', "nothing-such>=1; python_version >= '3.11' and extra == 'mpi'"]
     monkeypatch.setattr(environment, "requires", lambda name: [*lines, "trigraph[ase]; extra == 'torch-sim'"])
-    lacking = environment.missing()
+    lacking = environment.list_missing_packages()
     assert list(lacking) == list(environment.EXTRAS)
     assert {extra: packages for extra, packages in lacking.items() if packages} == {"mpi": ["nothing-such"]}

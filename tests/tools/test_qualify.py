@@ -337,14 +337,14 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
     for variable in environment.TF32_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "0")
-    assert environment.collect()["warnings"] == []
+    assert environment.collect_environment()["warnings"] == []
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(platform, "system", lambda: "Darwin")
-        assert environment.collect()["warnings"] == [
+        assert environment.collect_environment()["warnings"] == [
             "trigraph was not tried on macOS: `trigraph verify` tells whether it works"
         ]
     monkeypatch.setenv(name, "1")
-    (warning,) = environment.collect()["warnings"]
+    (warning,) = environment.collect_environment()["warnings"]
     assert f"{name}=1" in warning
     assert f"{name}=1" in CliRunner().invoke(main, ["info"]).stdout.replace("\n", " ")
 

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import trigraph
 import trigraph.torch as tt
-from trigraph.fortran.levels import LIBRARY, available, torch_operators
+from trigraph.fortran.levels import LIBRARY, list_runnable_levels, torch_operators
 from trigraph.table import DEFINITIONS, ORDERS
 from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.verification.cases import build_case, list_variants
@@ -258,7 +258,7 @@ def test_levels_and_threads_follow():
     interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
     level, number = trigraph.get_cpu_level(), trigraph.get_num_threads()
     try:
-        for each in available():
+        for each in list_runnable_levels():
             trigraph.set_cpu_level(each)
             assert interface.trigraph_get_cpu_level().decode() == each
         trigraph.set_num_threads(number + 1)

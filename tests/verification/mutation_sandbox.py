@@ -167,7 +167,7 @@ class Sandbox:
     def _install(self) -> None:
         """Copy the installed package, with only the build of the fast path that is used here."""
         import trigraph
-        from trigraph.fortran.levels import available, get_cpu_level
+        from trigraph.fortran.levels import get_cpu_level, list_runnable_levels
 
         shutil.rmtree(self._site, ignore_errors=True)
         self._installed = Path(trigraph.__file__).parent
@@ -175,7 +175,7 @@ class Sandbox:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()
-        for level in available():
+        for level in list_runnable_levels():
             if level != self._level:  # it would have other bits than a changed library
                 (self._site / "trigraph" / self._fast(level)).unlink()
         for name in _sources():

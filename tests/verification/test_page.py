@@ -12,7 +12,7 @@ from slopecheck.compare import compare
 from slopecheck.record import Check
 from slopecheck.report import assemble
 from slopecheck.units import count_checks
-from trigraph.environment import collect
+from trigraph.environment import collect_environment
 from trigraph.verification.report import write_report
 from trigraph.verification.terms import TERMS
 
@@ -27,7 +27,7 @@ def invent_checks():
 
 @pytest.fixture(scope="module")
 def environment():
-    return collect()
+    return collect_environment()
 
 
 def assemble_report(checks, environment):

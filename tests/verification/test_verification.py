@@ -174,7 +174,7 @@ def test_packaged_vectors_suffice(elsewhere):
     assert sorted(golden.find_golden_files()) == sorted(HERE)
     assert golden.list_missing_vectors() == ELSEWHERE
     assert golden.check_missing_vectors() == []
-    ((what, why),) = cli._skips([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
+    ((what, why),) = cli._list_skips([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
     assert what == "2 files of golden vectors (2 of gno)"
     assert why.startswith(f"not in {elsewhere}; TRIGRAPH_GOLDEN=DIR names another")
     labels = {u.label.split(":")[0] for u in plan_run(backends=["pyref"]) if "golden" in u.label}

@@ -392,7 +392,7 @@ def test_programs_follow_settings(small):
     """Compiled programs use the number of threads and the build that are set when they run, with the same bits."""
     import ctypes
 
-    from trigraph.fortran.levels import LIBRARY, available
+    from trigraph.fortran.levels import LIBRARY, list_runnable_levels
     from trigraph.fortran.threads import restore_num_threads
 
     interface = ctypes.CDLL(str(LIBRARY))
@@ -404,7 +404,7 @@ def test_programs_follow_settings(small):
         trigraph.set_num_threads(7)
         equal({"": program(x)}, {"": expected})
         assert len(os.listdir("/proc/self/task")) > tasks
-    for level in available():
+    for level in list_runnable_levels():
         trigraph.set_cpu_level(level)
         equal({"": program(x)}, {"": expected})
         assert interface.trigraph_get_cpu_level().decode() == level

@@ -10,7 +10,7 @@ import numpy as np
 from trigraph.benchmarks.measure import make_copy_call, make_matmul_call
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.environment import collect, tf32_problems
+from trigraph.environment import collect_environment, tf32_problems
 
 ALONE = True
 ROUNDS = 7
@@ -25,7 +25,7 @@ def parts(place: Device) -> list[str]:
 
 def run(part: str, place: Device, notes: Notes) -> None:
     """Note versions, properties, clocks and ceilings."""
-    notes.add("environment", collected=collect(), properties=place.properties())
+    notes.add("environment", collected=collect_environment(), properties=place.properties())
     problems = tf32_problems()
     notes.add("products are in float32", not problems, "; ".join(problems))
     _clocks(notes)

@@ -77,10 +77,10 @@ def execute(op: Operator, checked: Checked, backend: str) -> Any:
         result = third.execute(op, values, sizes, wanted, out, backend)
     else:
         result = backend_function(backend, "execute")(op, values, sizes, wanted, out)
-    return result if not columns and not out else _restore(op, result, checked)
+    return result if not columns and not out else _restore_caller_outputs(op, result, checked)
 
 
-def _restore(op: Operator, result: Any, checked: Checked) -> Any:
+def _restore_caller_outputs(op: Operator, result: Any, checked: Checked) -> Any:
     """Return the result with the caller's own output arrays, and with the trailing axis of column inputs restored."""
     if op.single:
         return next(iter(checked.out.values()), result)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import ArrayLibrary, advice, dtype_name, find_device, get_array_module
+from trigraph.arrays import ArrayLibrary, dtype_name, find_device, get_array_module, suggest_arrays
 from trigraph.checks.attributes import check_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
@@ -53,7 +53,7 @@ def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
     return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
 
 
-def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
+def _solve_for_symbol(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
     """Return the integer `symbol` for which `dim`, which is linear in it, equals `size`; None if there is none."""
     at_zero = evaluate(dim, {**sizes, symbol: 0})
     slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
@@ -94,7 +94,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
             if expected is None:
                 unknown = min(names - sizes.keys())
                 limits = op.definition.symbol(unknown)
-                solved = size if dim == unknown else _solve(dim, unknown, sizes, size)
+                solved = size if dim == unknown else _solve_for_symbol(dim, unknown, sizes, size)
                 most = limits.maximum
                 if solved is None or solved < limits.minimum or (most is not None and solved > most):
                     others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
@@ -178,7 +178,7 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
             raise type(error)(f"{op.name}: {name}: {error}") from None
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
             alternatives = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-            more = advice(name, graph) if argument.rows and library.backend else ""
+            more = suggest_arrays(name, graph) if argument.rows and library.backend else ""
             expected = f"a trigraph.{op.graph.type_name}{alternatives}{more}"
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
         if indices and graph.kind == "cupy":
@@ -305,7 +305,7 @@ def check_out(
         elif find_device(array) != find_device(first):
             problem = f"is on {find_device(array)}; expected {find_device(first)}"
         else:
-            overlapped = [other for other, value in held.items() if _overlap(array, value)]
+            overlapped = [other for other, value in held.items() if _share_memory(array, value)]
             problem = f"overlaps {overlapped[0]}; expected memory of its own" if overlapped else ""
         if problem:
             raise ValueError(f"{op.name}: {label} {problem}")
@@ -313,11 +313,11 @@ def check_out(
     return dict(out)
 
 
-def _overlap(a: Any, b: Any) -> bool:
+def _share_memory(a: Any, b: Any) -> bool:
     return bool(np.shares_memory(a, b) if isinstance(a, np.ndarray) else get_array_module(a).may_share_memory(a, b))
 
 
-def _contiguous(value: Any) -> Any:
+def _make_contiguous(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
@@ -350,5 +350,5 @@ def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, li
     for a in op.arguments:
         value = values[a.name]
         if type(value) is not np.ndarray or not (value.flags.c_contiguous and value.flags.aligned):
-            values[a.name] = _contiguous(value)
+            values[a.name] = _make_contiguous(value)
     return Checked(values, sizes, wanted, outputs, columns & {f.name for f in op.fields} if columns else columns)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_INT, count, real_number, show_value, unwrap_scalar
+from trigraph.arrays import LARGEST_INT, real_number, require_count, show_value, unwrap_scalar
 from trigraph.table.grammar import Operator
 
 HALF = ("float16", "bfloat16")
@@ -74,7 +74,7 @@ def check_attributes(op: Operator, values: dict[str, Any]) -> None:
         else:
             symbol = op.definition.symbol(name)
             maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
-            values[name] = count(op.name, name, value, symbol.minimum, maximum)
+            values[name] = require_count(op.name, name, value, symbol.minimum, maximum)
 
 
 def check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ __all__ = ["install", "segment_csr"]
 
 
 @uncompiled
-def _graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC:
+def _build_batched_graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC:
     """Return one graph for all entries of a batch; row `i` of entry `k` is the source ``k*num_rows + i``."""
     wrong = (indptr < 0) | (indptr > num_rows)
     wrong[..., 1:] |= indptr.diff(dim=-1) < 0
@@ -87,7 +87,7 @@ def segment_csr(
             f"segment_csr: src has {src.shape[-1]} channels on {src.device}, indptr {indptr.shape[-1]} splits on "
             f"{indptr.device}; expected at least one of each, on one device"
         )
-    graph = _graph(indptr, batch[0] if batch else 1, src.shape[-2])
+    graph = _build_batched_graph(indptr, batch[0] if batch else 1, src.shape[-2])
     rows = src.flatten(0, -2)
     if src.is_cpu and src.dtype.itemsize == 2:  # operators on the CPU take float32 and float64 only
         rows = rows.float()

@@ -35,7 +35,7 @@ class Entities(NamedTuple):
     rows: np.ndarray
 
 
-def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
+def _find_entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
     """Return the entities named in some columns; `columns` maps each column to the owner of each row's entity."""
     rows = np.arange(len(table))
     parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
@@ -108,9 +108,9 @@ class CSCTable(BlockTable):
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
         dst = owners.blocks[table[:, 1]]
         return {
-            "num_positions": _entities(table, {0: dst}),
-            "num_src_nodes": _entities(table, {2: owners.sources[table[:, 2]]}),
-            "num_edges": _entities(table, {3: table[:, 4]}),
+            "num_positions": _find_entities(table, {0: dst}),
+            "num_src_nodes": _find_entities(table, {2: owners.sources[table[:, 2]]}),
+            "num_edges": _find_entities(table, {3: table[:, 4]}),
         }
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class EdgeTable(BlockTable):
         return ("num_edges",)
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        return {"num_edges": _entities(table, {0: owners.blocks[table[:, 1]]})}
+        return {"num_edges": _find_entities(table, {0: owners.blocks[table[:, 1]]})}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         nodes, edges = unique(table[:, 1], table[:, 2]), ids["num_edges"]
@@ -171,7 +171,7 @@ class SegmentTable(BlockTable):
         inputs = triplets
         if self.inputs:
             inputs = Entities(table[rows, 3], owners.sources[table[rows, 3]], rows)
-        return {"num_edges": _entities(table, {1: own}), "num_triplets": triplets, "num_inputs": inputs}
+        return {"num_edges": _find_entities(table, {1: own}), "num_triplets": triplets, "num_inputs": inputs}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         triplets, edges = table[table[:, 0] >= 0], ids["num_edges"]

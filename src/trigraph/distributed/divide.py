@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.arrays import check_range, count
+from trigraph.arrays import check_range, require_count
 from trigraph.distributed.block_tables import (
     BlockTable,
     CSCTable,
@@ -89,7 +89,7 @@ def partition(
     if isinstance(kind, CSCTable):  # an edge row belongs to the owner of its first position's destination
         piece[:, 4] = owners.blocks[piece[:, 4]]
     unused = unused[block_owners(unused.size, comm.size) == comm.rank]
-    return _divide(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
+    return _send_rows(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
 
 
 def partition_pieces(
@@ -159,7 +159,7 @@ def partition_pieces(
         if inputs and graph_type is EdgeGraph:
             raise TypeError(f"partition_pieces: num_nodes is {num_nodes} for an EdgeGraph; expected an int")
         pair = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
-        num_src, num_dst = (count("partition_pieces", "num_nodes", n) for n in pair)
+        num_src, num_dst = (require_count("partition_pieces", "num_nodes", n) for n in pair)
         sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
         ends: dict[str, int | None] = {"src": num_src, "dst": num_dst}
         if graph_type is CSC:
@@ -190,16 +190,16 @@ def partition_pieces(
     sizes |= dict.fromkeys(counted, sum(numbers))
     if graph_type is EdgeGraph:
         have_reverse = _check_edges(comm, table, lengths)
-        divided = _divide(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
+        divided = _send_rows(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
         return replace(divided, kind=EdgeTable(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
     if graph_type is CSC:
-        table = _positions(comm, sizes, owners, np.column_stack([member, table]))
+        table = _build_csc_table(comm, sizes, owners, np.column_stack([member, table]))
     else:
         if not inputs:
             table = np.stack([table[:, 0], member], 1)  # each triplet has its own input
             sizes["num_inputs"] = sizes["num_triplets"]
-        table = _triplets(comm, sizes, owners, np.column_stack([member, table]), outputs)
-    return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
+        table = _build_triplet_table(comm, sizes, owners, np.column_stack([member, table]), outputs)
+    return _send_rows(comm, kind, sizes, owners, table, {}, cuda_aware)
 
 
 def _read_pieces(
@@ -234,7 +234,7 @@ def _read_pieces(
     return np.concatenate(tables), lengths
 
 
-def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
+def _build_csc_table(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
     """Return the table of a CSC for this rank's destinations; columns of `edges`: number, source, destination."""
     edge, src, dst = edges.T
     members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
@@ -250,7 +250,7 @@ def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: 
     return table
 
 
-def _triplets(
+def _build_triplet_table(
     comm: MPI.Comm, sizes: dict[str, int], owners: Owners, triplets: np.ndarray, outputs: np.ndarray | None
 ) -> np.ndarray:
     """Return the table of this rank's edges and of its triplets, which have the columns number, edge and input.
@@ -307,18 +307,18 @@ def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
 
 
 @cache
-def _key() -> int:
+def _communicator_key() -> int:
     """Return the key under which a communicator stores its duplicate."""
     return MPI.Comm.Create_keyval()
 
 
 def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     """Return the duplicate of a communicator, made once, so that messages never mix with the caller's messages."""
-    own: Any = comm.Get_attr(_key())
+    own: Any = comm.Get_attr(_communicator_key())
     if own is None:
         own = comm.Dup()
         limit_threads_to_share(own)
-        comm.Set_attr(_key(), own)
+        comm.Set_attr(_communicator_key(), own)
     return own
 
 
@@ -398,7 +398,7 @@ def _choose_owners(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner
     return Owners(*owners)
 
 
-def _divide(
+def _send_rows(
     comm: MPI.Comm,
     kind: BlockTable,
     sizes: Mapping[str, int],

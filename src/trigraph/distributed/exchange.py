@@ -120,8 +120,8 @@ class Pending:
         self._coming = {r: self._memory(at.size) for r, at in halo._coming.items()}
         going = {r: self._readable(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
         comm = halo._comm
-        self._requests = [comm.Irecv(_bytes(memory), source=r) for r, memory in self._coming.items()]
-        self._requests += [comm.Isend(_bytes(rows), dest=r) for r, rows in going.items()]
+        self._requests = [comm.Irecv(_byte_buffer(memory), source=r) for r, memory in self._coming.items()]
+        self._requests += [comm.Isend(_byte_buffer(rows), dest=r) for r, rows in going.items()]
         self._going = going  # kept alive until they are sent
         if not halo._same:
             own_rows, wanted_rows = halo._here
@@ -158,5 +158,5 @@ class Pending:
         return rows.get(out=self._memory(rows.shape[self._axis]))
 
 
-def _bytes(array: Any) -> list[Any]:
+def _byte_buffer(array: Any) -> list[Any]:
     return [array.reshape(-1).view("u1"), MPI.BYTE]

@@ -184,7 +184,7 @@ def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None)
     return partition
 
 
-def _function(op: Operator) -> Callable[..., Any]:
+def _make_function(op: Operator) -> Callable[..., Any]:
     signature = distributed_signature(op)
 
     def call(*args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any) -> Any:
@@ -204,4 +204,4 @@ def _function(op: Operator) -> Callable[..., Any]:
     return call
 
 
-FUNCTIONS = {name: _function(op) for name, op in OPERATORS.items()}
+FUNCTIONS = {name: _make_function(op) for name, op in OPERATORS.items()}

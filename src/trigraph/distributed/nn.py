@@ -145,36 +145,36 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # so the table's gradient is a sum over atoms
         embedded = linear(elements, emb.emb.weight.t(), None, atoms)
         ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
-        by_length = self._act(_dense(emb.lin_rbf, rbf, edges))
+        by_length = self._act(_apply_dense(emb.lin_rbf, rbf, edges))
         return self._act(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
 
     def _interact(self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition) -> Tensor:
         """Return the new embedding of each edge, like `trigraph.torch.nn.InteractionBlock`."""
         act, edges = self._act, graph.rows()
-        x_ji = act(_dense(block.lin_ji, x, edges))
+        x_ji = act(_apply_dense(block.lin_ji, x, edges))
         by_length = linear(rbf, block.lin_rbf2.weight @ block.lin_rbf1.weight, None, edges)
-        x_kj = act(_dense(block.lin_down, act(_dense(block.lin_kj, x, edges)) * by_length, edges))
+        x_kj = act(_apply_dense(block.lin_down, act(_apply_dense(block.lin_kj, x, edges)) * by_length, edges))
         weights = torch.cat([block.lin_sbf1.weight.t(), block.lin_sbf2.weight])
         x_kj = _agg_edge_to_edge(
             vec, sbf_rad, x_kj, weights, graph, block.num_spherical, block.num_radial, exclude=block.exclude
         )
-        h = x_ji + act(_dense(block.lin_up, x_kj, edges))
+        h = x_ji + act(_apply_dense(block.lin_up, x_kj, edges))
         for layer in block.layers_before_skip:
-            h = h + act(_dense(layer.lin2, act(_dense(layer.lin1, h, edges)), edges))
-        h = act(_dense(block.lin, h, edges)) + x
+            h = h + act(_apply_dense(layer.lin2, act(_apply_dense(layer.lin1, h, edges)), edges))
+        h = act(_apply_dense(block.lin, h, edges)) + x
         for layer in block.layers_after_skip:
-            h = h + act(_dense(layer.lin2, act(_dense(layer.lin1, h, edges)), edges))
+            h = h + act(_apply_dense(layer.lin2, act(_apply_dense(layer.lin1, h, edges)), edges))
         return h
 
     def _output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the contribution of the edge embeddings to their destination atoms."""
         block: Any = self.output_blocks[number]
         edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
-        of_atoms = _dense(block.lin_up, neighbors.into_atoms(_dense(block.lin_rbf, rbf, edges) * x), atoms)
+        of_atoms = _apply_dense(block.lin_up, neighbors.into_atoms(_apply_dense(block.lin_rbf, rbf, edges) * x), atoms)
         for lin in block.lins:
-            of_atoms = self._act(_dense(lin, of_atoms, atoms))
-        return _dense(block.lin, of_atoms, atoms)
+            of_atoms = self._act(_apply_dense(lin, of_atoms, atoms))
+        return _apply_dense(block.lin, of_atoms, atoms)
 
 
-def _dense(layer: Linear, x: Tensor, rows: Partition) -> Tensor:
+def _apply_dense(layer: Linear, x: Tensor, rows: Partition) -> Tensor:
     return linear(x, layer.weight, layer.bias, rows)

@@ -46,7 +46,7 @@ class Layout(NamedTuple):
     own: dict[str, np.ndarray | None]
 
 
-class Chunks(NamedTuple):
+class SubgraphChunks(NamedTuple):
     """Consecutive chunks that this rank adds, from chunk `first` of `number`, and the exchange of rows for them."""
 
     subgraphs: list[Subgraph]
@@ -208,7 +208,7 @@ class Partition:
         return self._layout(*self._neighbours())
 
     @lazy
-    def chunks(self) -> Chunks:
+    def chunks(self) -> SubgraphChunks:
         """Chunks of a sum over all blocks. Their limits do not depend on the number of ranks."""
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)
@@ -240,7 +240,7 @@ class Partition:
             rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
             subgraphs.append(self._subgraph(of_chunk, owners_by_id[begin:end, 0], ids))
-        return Chunks(subgraphs, halos, first, number)
+        return SubgraphChunks(subgraphs, halos, first, number)
 
     @lazy
     def nothing(self) -> Subgraph:
@@ -277,7 +277,7 @@ class Partition:
         """Return the subgraph of some blocks, given their table rows and the rows `at_hand` in the call's arrays."""
         ids, _ = self._read(rows)
         ids[self.kind.block] = blocks
-        places = {s: _find(at_hand[s], ids[s]) for s in ids}
+        places = {s: _find_positions(at_hand[s], ids[s]) for s in ids}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgeTable) else None
         return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
@@ -297,9 +297,11 @@ class Partition:
             if s in owners_read:
                 owners[s][np.searchsorted(ids[s], read[s])] = owners_read[s]
         subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
-        return Layout(subgraph, self._halos(ids, owners), {s: _find(ids[s], own) for s, own in self.owned.items()})
+        return Layout(
+            subgraph, self._halos(ids, owners), {s: _find_positions(ids[s], own) for s, own in self.owned.items()}
+        )
 
 
-def _find(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
+def _find_positions(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
     """Return the positions of `some` within `ids`; None if they are all of them."""
     return None if some.size == ids.size else np.searchsorted(ids, some)

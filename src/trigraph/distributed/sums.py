@@ -18,31 +18,31 @@ def add_tree(parts: Iterable[Any], first: int) -> Sums:
     """Add as much of the tree as one rank can; `parts` are tuples of arrays, one per chunk from `first` on."""
     waiting: Sums = []
     for at, part in enumerate(parts, first):
-        waiting.append((at, 1, tuple(map(_host, part))))
+        waiting.append((at, 1, tuple(map(_to_host, part))))
         while len(waiting) > 1:
             (left, size, left_sum), (_, other_size, other) = waiting[-2:]
             if size != other_size or left % (2 * size):
                 break
-            waiting[-2:] = [(left, 2 * size, _add(left_sum, other))]
+            waiting[-2:] = [(left, 2 * size, _add_fields(left_sum, other))]
     return waiting
 
 
 def tree_sum(comm: MPI.Comm, parts: Sums, number: int) -> Any:
     """Return the sum of all `number` chunks on every rank, bitwise equal for any number of ranks."""
     sums = {(at, size): value for nodes in comm.allgather(parts) for at, size, value in nodes}
-    return _tree(sums, 0, number)
+    return _sum_tree(sums, 0, number)
 
 
-def _tree(sums: dict[tuple[int, int], Any], first: int, number: int) -> Any:
+def _sum_tree(sums: dict[tuple[int, int], Any], first: int, number: int) -> Any:
     if (first, number) in sums:
         return sums[first, number]
     half = 1 << ((number - 1).bit_length() - 1)
-    return _add(_tree(sums, first, half), _tree(sums, first + half, number - half))
+    return _add_fields(_sum_tree(sums, first, half), _sum_tree(sums, first + half, number - half))
 
 
-def _host(array: Any) -> Any:
+def _to_host(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def _add(left: Any, right: Any) -> Any:
+def _add_fields(left: Any, right: Any) -> Any:
     return tuple(np.asarray(a + b) for a, b in zip(left, right, strict=True))

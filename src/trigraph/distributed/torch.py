@@ -66,11 +66,11 @@ class _Derivative(_Reverse):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         name = f"{spec.name}_{ORDERS[order]}"
-        arguments = {n: view_array(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
+        arguments = {n: view_array(t) for n, t in zip(_list_arguments(spec, order), tensors, strict=True)}
         fields = ARRAYS[name](**arguments, **keywords, **({"wrt": wanted} if order else {}))
         if order:
-            return tuple(_tensor(getattr(fields, n)) for n in _arguments(spec, order - 1))
-        results = [_tensor(fields)] if OPERATORS[name].single else [_tensor(array) for array in fields]
+            return tuple(_to_tensor(getattr(fields, n)) for n in _list_arguments(spec, order - 1))
+        results = [_to_tensor(fields)] if OPERATORS[name].single else [_to_tensor(array) for array in fields]
         outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
         ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # none of them is None
         ctx.mark_non_differentiable(*(t for t in constants if t is not None))
@@ -78,7 +78,7 @@ class _Derivative(_Reverse):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        spec, order, names = ctx.spec, ctx.order, _arguments(ctx.spec, ctx.order)
+        spec, order, names = ctx.spec, ctx.order, _list_arguments(ctx.spec, ctx.order)
         if order == 2:
             raise RuntimeError(
                 f"{spec.name}_bwd2: a third derivative was requested; expected at most two derivatives of {spec.name}"
@@ -97,17 +97,17 @@ class _Derivative(_Reverse):
         return (None, None, None, None, *gradients)
 
 
-def _tensor(array: Any) -> Tensor | None:
+def _to_tensor(array: Any) -> Tensor | None:
     return None if array is None else tensor_from(array)
 
 
-def _arguments(spec: Definition, order: int) -> tuple[str, ...]:
+def _list_arguments(spec: Definition, order: int) -> tuple[str, ...]:
     """Return the names of the array arguments of an order, in the table's order, inputs last."""
     inputs, gradients = [a.name for a in spec.inputs], [f"grad_{a.name}" for a in spec.outputs]
     return (*[f"gg_{n}" for n in inputs if order == 2], *[n for n in gradients if order], *inputs)
 
 
-def _function(spec: Definition) -> Callable[..., Any]:
+def _make_function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS[f"{spec.name}_fwd"]
     signature = distributed_signature(op)
 
@@ -126,7 +126,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     return call
 
 
-FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}
+FUNCTIONS = {spec.name: _make_function(spec) for spec in DEFINITIONS}
 globals().update(FUNCTIONS)
 
 

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.arrays import LARGEST_C_INT, LIBRARIES, check_memory, check_range, frozen, get_array_module, is_ascending
+from trigraph.arrays import (
+    LARGEST_C_INT,
+    LIBRARIES,
+    check_memory,
+    check_range,
+    copy_read_only,
+    get_array_module,
+    is_ascending,
+)
 
 WRONG_INDEX, NO_MEMORY = -1, -2  # of graphs.c
 # Alignment in bytes of the arrays in a block of memory, the same as for malloc.
@@ -35,7 +43,7 @@ class Order(NamedTuple):
 
 
 @cache  # key: name, dtype and numbers of arguments; the installed library does not change
-def _function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
+def _find_function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
     """Return a function of libtrigraph for indices of type `dtype`."""
     function = ctypes.CDLL(LIBRARIES["libtrigraph"]())[f"trigraph_{name}_i{8 * dtype.itemsize}"]
     function.argtypes = [ctypes.c_int] * integers + [ctypes.c_void_p] * (arrays + 1)
@@ -67,7 +75,7 @@ def fill_arrays(
     arrays = [np.ndarray(n, dtype, memory, start) for n, start in zip(lengths, starts, strict=True)]
     first, facts = arrays[0].ctypes.data, (ctypes.c_int * 3)()
     inputs = [None if a is None else a.ctypes.data for a in given]
-    function = _function(name, dtype, len(integers) + 1, len(given) + len(lengths))
+    function = _find_function(name, dtype, len(integers) + 1, len(given) + len(lengths))
     num_threads = 1 if max(integers) < LARGE else LIBRARIES["num_threads"]()
     status = function(num_threads, *integers, *inputs, *[first + start for start in starts], facts)
     if status == NO_MEMORY:
@@ -95,7 +103,7 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
     counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
     offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
     positions = xp.arange(keys.size, dtype=dtype) if rises else xp.argsort(keys, kind="stable").astype(dtype)
-    return Order(frozen(offsets), frozen(positions), int(counts.max()) if num_keys else 0, rises)
+    return Order(copy_read_only(offsets), copy_read_only(positions), int(counts.max()) if num_keys else 0, rises)
 
 
 def order_by_destination(

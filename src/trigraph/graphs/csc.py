@@ -11,15 +11,15 @@ import numpy as np
 
 from trigraph.arrays import (
     as_array,
-    called,
     check_memory,
     check_range,
-    count,
-    frozen,
+    copy_read_only,
     get_array_module,
     index_array,
     most,
     name_library,
+    require_count,
+    type_label,
     wait_for,
 )
 from trigraph.graphs.base import VIEWS, Immutable, on_device
@@ -62,7 +62,7 @@ def count_nodes(name: str, values: Any) -> int:
 
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
     """Return the checked `edge_ids`, one per entry of `ends` (`name` in messages), or None, and the number of rows."""
-    rows = None if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
+    rows = None if num_edges is None else require_count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     if edge_ids is None:
         rows = ends.size if rows is None else rows
         if rows < ends.size:
@@ -156,12 +156,12 @@ class CSC(Immutable):
         if num_src_nodes is None:
             num_src = num_dst
         else:
-            num_src = count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
+            num_src = require_count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
         edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
         in_order = edge_ids is None
         if in_order:
-            edge_ids = frozen(get_array_module(indices).arange(num_positions, dtype=indices.dtype))
+            edge_ids = copy_read_only(get_array_module(indices).arange(num_positions, dtype=indices.dtype))
         degree = int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0
         self._set_attributes(offsets, indices, edge_ids, in_order, num_src, rows, degree)
 
@@ -239,7 +239,7 @@ class CSC(Immutable):
             row_offsets[self.num_positions :] = self.num_positions
         else:
             row_offsets, row_positions, *_ = order_by("CSC", "edge_ids", self.edge_ids, "num_edges", self.num_edges)
-        reverse = ReverseCSC(frozen(destinations), *by_src[:2], frozen(row_offsets), row_positions)
+        reverse = ReverseCSC(copy_read_only(destinations), *by_src[:2], copy_read_only(row_offsets), row_positions)
         wait_for(self.offsets)
         return reverse
 
@@ -319,7 +319,7 @@ class CSC(Immutable):
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
         edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
         numbers = [
-            None if value is None else count("CSC", name, value, maximum=most(src.dtype))
+            None if value is None else require_count("CSC", name, value, maximum=most(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
         ]
         largest = max(count_nodes("src", src), count_nodes("dst", dst)) if None in numbers else 0
@@ -342,7 +342,7 @@ class CSC(Immutable):
         """
         (offsets, edges, degree, rises), indices = order_by_destination(src, dst, num_src, num_dst, loops)
         graph, in_order = cls.__new__(cls), edge_ids is None and rises
-        ids = edges if edge_ids is None else frozen(edge_ids[edges])
+        ids = edges if edge_ids is None else copy_read_only(edge_ids[edges])
         graph._set_attributes(offsets, indices, ids, in_order, num_src, edges.size if rows < 0 else rows, degree)
         return graph
 
@@ -360,7 +360,7 @@ class CSC(Immutable):
         edge_index = as_array(edge_index, "CSC: edge_index")
         if name_library(edge_index) is None:
             raise TypeError(
-                f"CSC: edge_index is {called(edge_index)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
+                f"CSC: edge_index is {type_label(edge_index)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
             )
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")

@@ -14,14 +14,14 @@ from trigraph.arrays import (
     as_array,
     check_range,
     convert_like,
-    count,
+    copy_read_only,
     dtype_name,
     find_device,
-    frozen,
     get_array_module,
     index_array,
     most,
     name_library,
+    require_count,
 )
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.counting import counts_fit, fill_arrays, order_by
@@ -172,13 +172,13 @@ class EdgeGraph(Immutable):
                 place[by_dst] = xp.arange(by_dst.size, dtype=dtype)
                 position = xp.where(reverse_edge >= 0, place[reverse_edge], -1)
             has_reverse = position >= 0
-            edge_start = frozen(xp.where(has_reverse, position, start).astype(dtype))
-            edge_stop = frozen((edge_start + has_reverse).astype(dtype))
-            reverse_edge = frozen(xp.where(has_reverse, by_dst[position], -1).astype(dtype))
+            edge_start = copy_read_only(xp.where(has_reverse, position, start).astype(dtype))
+            edge_stop = copy_read_only((edge_start + has_reverse).astype(dtype))
+            reverse_edge = copy_read_only(xp.where(has_reverse, by_dst[position], -1).astype(dtype))
         self._set(
             src=src,
             dst=dst,
-            src_offsets=frozen(src_offsets),  # a copy, to free the order that shares its memory
+            src_offsets=copy_read_only(src_offsets),  # a copy, to free the order that shares its memory
             dst_offsets=dst_offsets,
             dst_edge_index=by_dst,
             reverse_start=start,
@@ -405,7 +405,7 @@ def _check_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
     dst = index_array("EdgeGraph", "dst", dst, src, "src")
     if src.size != dst.size:
         raise ValueError(f"EdgeGraph: dst has shape {dst.shape}; expected (num_edges,) = {src.shape}")
-    number = count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MOST_NODES, most(src.dtype)))
+    number = require_count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MOST_NODES, most(src.dtype)))
     check_range("EdgeGraph", "src", src, number, "num_nodes")
     check_range("EdgeGraph", "dst", dst, number, "num_nodes")
     return src, dst, number
@@ -492,7 +492,7 @@ def _edges_back(
     pairs, asked = _pair_number(dst[by_dst], src[by_dst], num_nodes), _pair_number(src, dst, num_nodes)
     start, stop = xp.searchsorted(pairs, asked, side="left"), xp.searchsorted(pairs, asked, side="right")
     alike = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")
-    return frozen(start.astype(dtype)), frozen(stop.astype(dtype)), int(alike.max()) if n else 0, []
+    return copy_read_only(start.astype(dtype)), copy_read_only(stop.astype(dtype)), int(alike.max()) if n else 0, []
 
 
 def _pair_number(major: Any, minor: Any, num_nodes: int) -> Any:

@@ -35,8 +35,8 @@ def neighbors(
             f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"
         )
     most_cells = find_cell_limit(positions.dtype)
-    src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
-    return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
+    src, dst, shifts = _find_pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
+    return src, dst, shifts, _compute_offset(shifts, box).astype(positions.dtype)
 
 
 def find_neighbors_of_molecules(
@@ -48,7 +48,7 @@ def find_neighbors_of_molecules(
     """
     _check_matrix("positions", positions, "(num_nodes, 3)")
     box, pbc = np.zeros((3, 3)), np.zeros(3, bool)
-    src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, 0, of_atom)
+    src, dst, shifts = _find_pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, 0, of_atom)
     return src, dst, shifts, np.zeros(shifts.shape, positions.dtype)
 
 
@@ -98,7 +98,7 @@ def find_cell_limit(dtype: np.dtype) -> int:
     return min(int(float(np.finfo(dtype).eps) ** -0.5), LARGEST_SHIFT // 2)
 
 
-def _pairs(
+def _find_pairs(
     positions: np.ndarray,
     cutoff: float,
     cell: np.ndarray,
@@ -114,18 +114,18 @@ def _pairs(
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
     box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
     # Search slightly further, then select by distances that are bitwise equal for an edge and its reverse.
-    reach = _reach(box, 1.000001 * cutoff, len(positions))
+    reach = _choose_reach(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
-    inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
+    inside = np.linalg.norm(positions[j] - positions[i] + _compute_offset(shifts, cell), axis=1) < cutoff
     if of_atom is not None:  # rounding of positions far away can bring structures together
         inside &= of_atom[i] == of_atom[j]
     i, j, shifts = i[inside], j[inside], shifts[inside]
-    order = _order(j, i, shifts, len(positions))
+    order = _sort_pairs(j, i, shifts, len(positions))
     return j[order], i[order], shifts[order]
 
 
-def _order(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) -> np.ndarray:
+def _sort_pairs(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) -> np.ndarray:
     """Return the order by source, destination and shifts, from stable counting sorts that start with the last key."""
     columns = shifts.T
     lowest, highest = ([int(m) for m in extreme(columns, axis=1, initial=0)] for extreme in (np.min, np.max))
@@ -139,7 +139,7 @@ def _order(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: int) ->
     return order
 
 
-def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
+def _compute_offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     """Return ``shifts @ cell``, but exactly odd in the shifts; a matrix product need not be."""
     counts, offset = shifts.T.astype(np.float64), np.empty(shifts.shape)
     for k in range(3):
@@ -170,7 +170,7 @@ def _search_box(
     origin, place = np.trunc(at), np.zeros_like(at)
     crossed = np.where(pbc, origin, 0.0).astype(np.int64)
     for k in np.flatnonzero(~pbc):
-        origin[:, k], place[:, k] = _groups(at[:, k], cutoff, of_atom if k == 0 else None)
+        origin[:, k], place[:, k] = _move_groups_together(at[:, k], cutoff, of_atom if k == 0 else None)
     width = np.where(pbc, 1.0, (at - origin + place).max(axis=0) + cutoff)
     return width[:, None] * box, positions - (origin - place) @ box, crossed
 
@@ -194,7 +194,7 @@ def _check_distances(
         )
 
 
-def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
+def _choose_reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
     """Return the width of the bins: the cutoff, or more if bins of that width would be too many and mostly empty.
 
     Neighbour lists store data for each bin and count bins in int32. There are at most 2^20 bins or one bin per atom.
@@ -206,7 +206,7 @@ def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
     return reach * cutoff
 
 
-def _groups(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _move_groups_together(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest coordinate of each atom's group, and its new value, which leaves little space empty.
 
     Gaps within a group are at most two cutoffs wide; the new gaps between groups are two cutoffs wide. With `of_atom`,

@@ -25,7 +25,7 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
         digits = shifts.astype(np.int64)
         odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
     else:
-        odd = _projection(vec)
+        odd = _project_on_direction(vec)
     # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates of an edge lie in its
     # range start:stop, where bisection finds the reverse.
     order = xp.argsort(odd[by_dst], kind="stable")
@@ -38,7 +38,7 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
     return xp.where(place >= 0, order[place], -1)
 
 
-def _projection(vec: Any) -> Any:
+def _project_on_direction(vec: Any) -> Any:
     """Project on a direction that separates any two vectors of a cubic lattice; the result is exactly odd in `vec`."""
     x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
     return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
@@ -65,14 +65,14 @@ def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: A
     xp = get_array_module(values)
     place = _first_not_below(values, targets, start, stop)
 
-    def equal(index: Any) -> Any:
+    def holds_target(index: Any) -> Any:
         return (index < stop) & (values[xp.minimum(index, values.size - 1)] == targets)
 
-    twice = equal(place + 1) & equal(place)
+    twice = holds_target(place + 1) & holds_target(place)
     if bool(twice.any()):
         at = int(xp.argmax(twice))
         raise _two_reverses(at, int(edges[place[at]]), int(edges[place[at] + 1]))
-    return xp.where(equal(place), place, -1)
+    return xp.where(holds_target(place), place, -1)
 
 
 def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
@@ -84,7 +84,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     xp = get_array_module(values)
     eps = float(np.finfo(vec.dtype).eps)
     v = vec.astype(np.float64)
-    length = _length(v)
+    length = _vector_length(v)
     window = math.sqrt(eps) * length
     nearest, place = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
     cursor = _first_not_below(values, targets - window, start, stop)
@@ -96,7 +96,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
         candidate = edges[cursor[e]]
         # The longer of the two lengths makes the relation symmetric.
         scale = xp.maximum(length[e], length[candidate])
-        gap = _length(v[e] + v[candidate]) / scale
+        gap = _vector_length(v[e] + v[candidate]) / scale
         twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
         if bool(twice.any()):
             at = int(xp.argmax(twice))
@@ -115,6 +115,6 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     return xp.where(nearest <= OPPOSITE * eps, place, -1)
 
 
-def _length(v: Any) -> Any:
+def _vector_length(v: Any) -> Any:
     xp = get_array_module(v)
     return xp.hypot(xp.hypot(v[:, 0], v[:, 1]), v[:, 2])

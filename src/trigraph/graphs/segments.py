@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trigraph.arrays import count, index_array, most
+from trigraph.arrays import index_array, most, require_count
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.counting import order_by
 from trigraph.table.constants import PART_SIZE
@@ -64,7 +64,7 @@ class Segments(Immutable):
     @on_device
     def __init__(self, index: Any, num_segments: int) -> None:
         index = index_array("Segments", "index", index)
-        num_segments = count("Segments", "num_segments", num_segments, maximum=most(index.dtype))
+        num_segments = require_count("Segments", "num_segments", num_segments, maximum=most(index.dtype))
         offsets, order, max_size, is_sorted = order_by("Segments", "index", index, "num_segments", num_segments)
         self._set(
             index=index,

@@ -49,7 +49,7 @@ class _JaxArrays(ArrayLibrary):
 ARRAYS = _JaxArrays()
 
 
-def _function(spec: Definition) -> Callable[..., Any]:
+def _make_function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS[f"{spec.name}_fwd"]
     result = None if op.single else result_type(op.name)
     kind = op.graph
@@ -81,4 +81,4 @@ def _function(spec: Definition) -> Callable[..., Any]:
     return function
 
 
-FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}
+FUNCTIONS = {spec.name: _make_function(spec) for spec in DEFINITIONS}

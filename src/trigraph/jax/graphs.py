@@ -38,7 +38,7 @@ def on_cpu(array: Any, what: str) -> Any:
     return array
 
 
-def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+def _flatten_graph(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
     # Outside a mesh, leaves and numbers depend only on the graph, which never changes, and are kept with it.
     flat = graph._built.get("jax")
     name = type(graph).__name__
@@ -64,7 +64,7 @@ def _flatten(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
     return flat
 
 
-def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
+def _unflatten_graph(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
     """Return a graph with the given leaves. They may be anything, because JAX also unflattens other objects."""
     parts, leaves = GRAPH_PARTS[cls.__name__], tuple(leaves)
     graph, count = cls.__new__(cls), len(parts.arrays)
@@ -76,10 +76,10 @@ def _unflatten(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> A
 
 def rebuild_graph(graph: Any) -> Any:
     """Return a copy of a graph with JAX arrays."""
-    return _unflatten(type(graph), *reversed(_flatten(graph)))
+    return _unflatten_graph(type(graph), *reversed(_flatten_graph(graph)))
 
 
 def register() -> None:
     """Register the classes of graph objects as pytrees."""
     for cls in GRAPH_TYPES.values():
-        jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, cls))
+        jax.tree_util.register_pytree_node(cls, _flatten_graph, partial(_unflatten_graph, cls))

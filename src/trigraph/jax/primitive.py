@@ -91,7 +91,7 @@ def _vary_alike(operands: Collection[Any]) -> list[Any]:
     ]
 
 
-def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
+def _describe_results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes and dtypes of the wanted fields, given the dtypes of the operands."""
     fields, sizes = {f.name: f for f in form.op.fields}, dict(form.sizes)
     index, real = dtypes[form.names[0]], dtypes[form.spec.inputs[0].name]
@@ -103,10 +103,10 @@ def _results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDtypeStruct
 # --- Compilation
 
 
-def _compute(*operands: Any, form: Form) -> Sequence[Any]:
+def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
     """Compute a call with the handler or the plain form."""
     values, sizes, op = dict(zip(form.names, operands, strict=True)), dict(form.sizes), form.op
-    results = _results(form, {n: v.dtype for n, v in values.items()})
+    results = _describe_results(form, {n: v.dtype for n, v in values.items()})
     fields = {f.name: f for f in op.fields}
     written = [math.prod(r.shape) for r in results]
     numbers = [sizes[s] for s in form.spec.symbols]
@@ -115,10 +115,10 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
             jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
         ]
     if form.order == BOTH:
-        by_field = _sum(*_both(form, values))
+        by_field = _sum_values(*_compute_both_terms(form, values))
         return [by_field[n] for n in form.wanted]
     if form.order == SECOND:
-        by_field = _second(form, values)
+        by_field = _second_derivative(form, values)
         return [by_field[n.removeprefix("grad_")] for n in form.wanted]
     first = values[form.spec.inputs[0].name]
     for a in op.arguments:
@@ -127,7 +127,7 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
     integers = [
         *numbers,
-        *(int(n in values or _has(form, n)) for n in SHIMS.presence(op)),
+        *(int(n in values or _has_operand(form, n)) for n in SHIMS.presence(op)),
         *(sizes[n] for n in op.choices),
     ]
     kind = f"_f{8 * first.dtype.itemsize}" + (f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else "")
@@ -146,13 +146,13 @@ def _compute(*operands: Any, form: Form) -> Sequence[Any]:
     return [made[order.index(n)] for n in form.wanted]
 
 
-def _has(form: Form, name: str) -> bool:
+def _has_operand(form: Form, name: str) -> bool:
     """Return whether an optional input or graph object was given."""
     return bool(dict(form.sizes).get(f"has_{name}"))
 
 
 def _absent_inputs(form: Form) -> set[str]:
-    return {n for n in form.spec.optional if not _has(form, n)}
+    return {n for n in form.spec.optional if not _has_operand(form, n)}
 
 
 def _refuse(context: Any, *operands: Any, form: Form) -> Any:
@@ -162,8 +162,8 @@ def _refuse(context: Any, *operands: Any, form: Form) -> Any:
     )
 
 
-def _abstract(*operands: Any, form: Form) -> list[Any]:
-    results = _results(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
+def _infer_results(*operands: Any, form: Form) -> list[Any]:
+    results = _describe_results(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
     first = operands[0]
     if not _manual_axes(first):
         return [jax.core.ShapedArray(r.shape, r.dtype) for r in results]
@@ -174,7 +174,7 @@ def _abstract(*operands: Any, form: Form) -> list[Any]:
 # --- Derivatives
 
 
-def _split(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
+def _split_operands(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
     """Return the operands without prefix and, by prefix, the other operands under their names without prefix."""
     prefixes: dict[str, Values] = {"grad": {}, "gg": {}, "along": {}}
     rest = {}
@@ -187,11 +187,11 @@ def _split(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Val
     return rest, prefixes
 
 
-def _prefix(**groups: Values) -> Values:
+def _add_prefixes(**groups: Values) -> Values:
     return {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
 
 
-def _sum(*parts: Values) -> Values:
+def _sum_values(*parts: Values) -> Values:
     total: Values = {}
     for part in parts:
         for name, value in part.items():
@@ -203,8 +203,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     results = operator.bind(*primals, form=form)
     values = dict(zip(form.names, primals, strict=True))
     moved = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
-    rest, of = _split(form, values)
-    along, by = _split(form, moved)
+    rest, of = _split_operands(form, values)
+    along, by = _split_operands(form, moved)
     # Results of fwd among the operands have no tangent of their own: bwd2 treats them as functions of the inputs.
     along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
     second, third = form._replace(order=2), form._replace(order=SECOND)
@@ -214,36 +214,38 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     if form.order == 0:
         outputs = [a.name for a in form.spec.outputs]
         given_back = {n: r for n, r in zip(form.wanted, results, strict=True) if _reuses_results(form, n)}
-        fields = call(second, rest | given_back | _prefix(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
+        fields = (
+            call(second, rest | given_back | _add_prefixes(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
+        )
         parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
         both = form._replace(order=BOTH if by["grad"] and along else 2 if along else 1)
-        moved = _prefix(along=by["grad"], gg=along, grad=of["grad"]) if along else _prefix(grad=by["grad"])
+        moved = _add_prefixes(along=by["grad"], gg=along, grad=of["grad"]) if along else _add_prefixes(grad=by["grad"])
         parts.append(call(both, rest | moved, form.wanted) if by["grad"] or along else {})
     elif form.order == BOTH:
         if by["gg"] or by["along"]:
-            parts.append(call(form, rest | _prefix(along=by["along"], gg=by["gg"], grad=of["grad"]), form.wanted))
+            parts.append(call(form, rest | _add_prefixes(along=by["along"], gg=by["gg"], grad=of["grad"]), form.wanted))
         if by["grad"]:
-            parts.append(call(second, rest | _prefix(gg=of["gg"], grad=by["grad"]), form.wanted))
+            parts.append(call(second, rest | _add_prefixes(gg=of["gg"], grad=by["grad"]), form.wanted))
         if along:
-            parts.append(call(second, rest | _prefix(gg=along, grad=of["along"]), form.wanted))
+            parts.append(call(second, rest | _add_prefixes(gg=along, grad=of["along"]), form.wanted))
             parts.append(_tangent(second, values, along, form.wanted))
     elif form.order == 2:
         if by["gg"]:
-            parts.append(call(form, rest | _prefix(gg=by["gg"], grad=of["grad"]), form.wanted))
+            parts.append(call(form, rest | _add_prefixes(gg=by["gg"], grad=of["grad"]), form.wanted))
         if by["grad"]:
-            parts.append(call(form, rest | _prefix(gg=of["gg"], grad=by["grad"]), inputs))
+            parts.append(call(form, rest | _add_prefixes(gg=of["gg"], grad=by["grad"]), inputs))
         if along:
-            parts.append(call(third, rest | _prefix(gg=of["gg"], along=along), grads))
+            parts.append(call(third, rest | _add_prefixes(gg=of["gg"], along=along), grads))
             parts.append(_tangent(form, values, along, inputs))
     else:
         for direction in ("gg", "along"):
             if by[direction]:
                 pair = {"gg": of["gg"], "along": of["along"]} | {direction: by[direction]}
-                parts.append(call(form, rest | _prefix(**pair), form.wanted))
+                parts.append(call(form, rest | _add_prefixes(**pair), form.wanted))
         if along:
             parts.append(_tangent(form, values, along, form.wanted))
-    fields = _sum(*parts)
+    fields = _sum_values(*parts)
     zeros = (type_of(r).to_tangent_aval() for r in results)
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
 
@@ -258,30 +260,32 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     values = {n: v for n, v in zip(form.names, operands, strict=True) if not ad.is_undefined_primal(v)}
     unknown = [n for n, v in zip(form.names, operands, strict=True) if ad.is_undefined_primal(v)]
     cotangents_by_field = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
-    rest, of = _split(form, values)
-    inputs, by = _split(form, cotangents_by_field)
+    rest, of = _split_operands(form, values)
+    inputs, by = _split_operands(form, cotangents_by_field)
     prefix = unknown[0].partition("_")[0]
     targets = [n.partition("_")[2] for n in unknown]
     first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
     parts: list[Values] = []
     if form.order == 1:  # with respect to the gradients
-        parts.append(call(second, rest | _prefix(gg=inputs), unknown) if inputs else {})
+        parts.append(call(second, rest | _add_prefixes(gg=inputs), unknown) if inputs else {})
     elif form.order == BOTH:
         unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
-        fields = call(second, rest | _prefix(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
+        fields = (
+            call(second, rest | _add_prefixes(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
+        )
         parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
     elif prefix == "grad":  # bwd2's derivatives with respect to inputs
-        fields = call(third, rest | _prefix(gg=of["gg"], along=inputs), unknown) if inputs else {}
+        fields = call(third, rest | _add_prefixes(gg=of["gg"], along=inputs), unknown) if inputs else {}
         parts.append(fields)
     elif form.order == 2:
         if by["grad"]:
-            parts.append(call(first, rest | _prefix(grad=by["grad"]), targets))
+            parts.append(call(first, rest | _add_prefixes(grad=by["grad"]), targets))
         if inputs:
-            parts.append(call(second, rest | _prefix(gg=inputs, grad=of["grad"]), targets))
+            parts.append(call(second, rest | _add_prefixes(gg=inputs, grad=of["grad"]), targets))
     elif by["grad"]:  # SECOND is symmetric in its directions
         other = of["gg"] if prefix == "along" else of["along"]
-        parts.append(call(second, rest | _prefix(gg=other, grad=by["grad"]), targets))
-    fields = _sum(*parts)
+        parts.append(call(second, rest | _add_prefixes(gg=other, grad=by["grad"]), targets))
+    fields = _sum_values(*parts)
     wanted = unknown if prefix == "grad" or form.order == BOTH else targets
     named = {n: fields[w] for n, w in zip(unknown, wanted, strict=True) if w in fields}
     return [
@@ -290,15 +294,15 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     ]
 
 
-def _both(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
-    rest, of = _split(form, values)
-    first = call(form._replace(order=1), rest | _prefix(grad=of["along"]), form.wanted)
-    return first, call(form._replace(order=2), rest | _prefix(gg=of["gg"], grad=of["grad"]), form.wanted)
+def _compute_both_terms(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
+    rest, of = _split_operands(form, values)
+    first = call(form._replace(order=1), rest | _add_prefixes(grad=of["along"]), form.wanted)
+    return first, call(form._replace(order=2), rest | _add_prefixes(gg=of["gg"], grad=of["grad"]), form.wanted)
 
 
 def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     """Return the derivative of the plain form along the gg operands, as a function of the inputs, and the inputs."""
-    rest, of = _split(form, values)
+    rest, of = _split_operands(form, values)
     inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
     gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
 
@@ -308,10 +312,10 @@ def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
 
 
-def _second(form: Form, values: Mapping[str, Any]) -> Values:
+def _second_derivative(form: Form, values: Mapping[str, Any]) -> Values:
     """Compute D2F[gg, along] of every output with the plain form."""
     derivative, inputs = _directional(form, values)
-    along = _split(form, values)[1]["along"]
+    along = _split_operands(form, values)[1]["along"]
     fields: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
         1
     ]
@@ -324,11 +328,11 @@ def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -
         return {}
     inputs = {a.name: values[a.name] for a in form.spec.inputs if a.name in values}
     directions = {n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
-    grads = _split(form, values)[1]["grad"]
+    grads = _split_operands(form, values)[1]["grad"]
 
     def fields(x: Values) -> Values:
         if form.order == SECOND:
-            return {f"grad_{n}": y for n, y in _second(form, values | x).items()}
+            return {f"grad_{n}": y for n, y in _second_derivative(form, values | x).items()}
         derivative, _ = _directional(form, values | x)
         outputs, pull = jax.vjp(derivative, x)
         return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in outputs.items()})[0]
@@ -348,7 +352,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -
     return jax.lax.map(first, batched), [0] * len(form.wanted)
 
 
-def _load() -> None:
+def _load_handler() -> None:
     """Load and register the handler, which calls the C interface of the fast path."""
     spec = importlib.util.find_spec("trigraph.fortran._xla")
     if spec is None or spec.origin is None:
@@ -360,12 +364,12 @@ def _load() -> None:
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.trigraph_xla_call), platform="cpu")
 
 
-_load()
+_load_handler()
 _apart = jax.jit(lambda *operands, form: operator.bind(*operands, form=form), static_argnames="form")
 operator.def_impl(lambda *operands, form: _apart(*operands, form=form))
-operator.def_abstract_eval(_abstract)
+operator.def_abstract_eval(_infer_results)
 ad.primitive_jvps[operator] = _jvp
 ad.primitive_transposes[operator] = _transpose
 batching.primitive_batchers[operator] = _batch
 mlir.register_lowering(operator, _refuse)
-mlir.register_lowering(operator, mlir.lower_fun(_compute, multiple_results=True), platform="cpu")
+mlir.register_lowering(operator, mlir.lower_fun(_compute_call, multiple_results=True), platform="cpu")

@@ -126,7 +126,7 @@ class _Found:
     tensor: torch.Tensor
 
 
-class _Beneath(torch.autograd.Function):
+class _InnermostTensor(torch.autograd.Function):
     """Store the tensor beneath all wrappers of torch.func in a `_Found`; torch removes them before `forward` runs."""
 
     @staticmethod
@@ -147,10 +147,10 @@ class _Beneath(torch.autograd.Function):
         raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
 
 
-def beneath(tensor: torch.Tensor) -> torch.Tensor:
+def innermost_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor beneath the wrappers of torch.func; raise ValueError if torch.vmap has batched it."""
     holder = _Found()
-    _Beneath.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
+    _InnermostTensor.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
     return holder.tensor
 
 
@@ -187,7 +187,7 @@ def as_array(value: torch.Tensor, what: str) -> Any:
     except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
         pass
     try:
-        value = beneath(value)
+        value = innermost_tensor(value)
     except ValueError:  # a batch of torch.vmap has no memory of this shape
         return value
     return in_plain_thread(view_array, value, what)

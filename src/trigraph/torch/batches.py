@@ -19,29 +19,29 @@ def find_member_axis(array: Array) -> int | None:
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
 
-def copies(graph: Any, number: int, reverse: bool) -> Any:
+def copy_graph(graph: Any, number: int, reverse: bool) -> Any:
     """Return `number` copies of a graph as one graph of tensors, with its reverse arrays if `reverse`."""
     parts = GRAPH_PARTS[type(graph).__name__]
     given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
     for size, names in parts.numbered.items():
         for name in names:
-            given[name] = _repeat(given[name], "offsets" in name, getattr(graph, size), number)
+            given[name] = _repeat_array(given[name], "offsets" in name, getattr(graph, size), number)
     named = zip(parts.numbers, numbers(graph), strict=True)
     counts = [n * number if name in parts.numbered else n for name, n in named]
     return assemble(type(graph).__name__, tuple(given.values()), counts)
 
 
-def _repeat(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
+def _repeat_array(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
     """Return `number` copies of an array whose elements are numbers of members, shifted by `size` from copy to copy."""
     if t is None:
         return None
     shifts = size * torch.arange(number, dtype=t.dtype, device=t.device)[:, None]
     if is_offsets:
         return torch.cat([(t[:-1] + shifts).flatten(), t.new_full((1,), size * number)])
-    return _shift(t.expand(number, -1), shifts).flatten()
+    return _shift_members(t.expand(number, -1), shifts).flatten()
 
 
-def _shift(t: Tensor, shifts: Tensor) -> Tensor:
+def _shift_members(t: Tensor, shifts: Tensor) -> Tensor:
     return torch.where(t < 0, t, t + shifts)  # -1 means none
 
 
@@ -62,7 +62,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         if number == 0:
             moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
             one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
-            return _results([t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,))])
+            return _place_batches_first([t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,))])
         step = _entries_at_once(in_dims, args)
         if step == 1:
             return apply_to_entries(apply, number, in_dims, args)
@@ -73,13 +73,13 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             alone = apply_to_entries(apply, number, in_dims, (*given, some))[0]
             wanted = [n for n in wanted if n not in common]
             if not wanted:
-                return _results(alone)
+                return _place_batches_first(alone)
             args = (*given, ",".join(wanted))
         chunks = [together(in_dims, args, k, min(step, number - k)) for k in range(0, number, step)]
         results = [torch.cat(column) if len(column) > 1 else column[0] for column in zip(*chunks, strict=True)]
         if alone:
             results = [a if f.name in common else t for f, t, a in zip(op.op.fields, results, alone, strict=True)]
-        return _results(results)
+        return _place_batches_first(results)
 
     def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
         """Return the stacked results of some entries."""
@@ -90,13 +90,13 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
-        keywords |= {name: copies(graph, number, reverse) for name, graph in graphs.items()}
+        keywords |= {name: copy_graph(graph, number, reverse) for name, graph in graphs.items()}
         for k, (name, dim) in enumerate(zip(op.array_names, in_dims, strict=False)):
             t, axis = arrays[k], axes[name]
             if t is None or axis is None:
                 continue
             t = t.expand(number, *t.shape) if dim is None else t.movedim(dim, 0)[begin : begin + number]
-            t = _shift(t, shifts.to(t.dtype)) if name in indices else t
+            t = _shift_members(t, shifts.to(t.dtype)) if name in indices else t
             arrays[k] = t.movedim(0, axis).flatten(axis, axis + 1)
         results = apply(*op.flatten(arrays, keywords, reverse))
         stacked = []
@@ -106,7 +106,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
                 stacked.append(t.expand(number, *t.shape))
                 continue
             t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
-            stacked.append(_shift(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
+            stacked.append(_shift_members(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
         return stacked
 
     def _entries_at_once(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:
@@ -126,6 +126,6 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     return uncompiled(rule)
 
 
-def _results(results: Sequence[Tensor]) -> tuple[Any, Any]:
+def _place_batches_first(results: Sequence[Tensor]) -> tuple[Any, Any]:
     """Return the results of a rule, with the batched dimension first."""
     return (tuple(results), (0,) * len(results)) if len(results) > 1 else (results[0], 0)

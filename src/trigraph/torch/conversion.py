@@ -129,7 +129,7 @@ def _check_parameters(
             raise _Unfit(f"its {name} has shape {tuple(parameters[name].shape)}; expected {tuple(expected.shape)}")
 
 
-def _gat(layer: Any) -> _Changes:
+def _make_gat(layer: Any) -> _Changes:
     from torch_geometric.nn import Linear
     from torch_geometric.nn.aggr import SumAggregation
 
@@ -143,7 +143,7 @@ def _gat(layer: Any) -> _Changes:
     return [(layer, pyg.GATConv, {})]
 
 
-def _limit(name: str, value: int) -> int:
+def _require_within_bounds(name: str, value: int) -> int:
     low, *high = BOUNDS[name]
     if value < low or value > max(high, default=value):
         raise _Unfit(f"{name} is {value}; trigraph supports {' to '.join(map(str, (low, *high)))}")
@@ -189,12 +189,12 @@ def _like_dimenet(model: Any, sizes: dict[str, int], exponent: int) -> Module:
     )
 
 
-def _dimenet(model: Any) -> _Changes:
+def _make_dimenet(model: Any) -> _Changes:
     sizes = {
-        "num_spherical": _limit("num_spherical", model.sbf.num_spherical),
-        "num_radial": _limit("num_radial", model.sbf.num_radial),
+        "num_spherical": _require_within_bounds("num_spherical", model.sbf.num_spherical),
+        "num_radial": _require_within_bounds("num_radial", model.sbf.num_radial),
     }
-    exponent = _limit("envelope_exponent", model.rbf.envelope.p - 1)
+    exponent = _require_within_bounds("envelope_exponent", model.rbf.envelope.p - 1)
 
     def act(block: Any) -> dict[str, Any]:
         """Replace the SiLU of torch or PyTorch Geometric by trigraph's, whose second derivatives are faster."""
@@ -252,7 +252,7 @@ def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...
     return (kind, torch.nn.Linear, torch.nn.Identity)
 
 
-def _bilinear(layer: Any) -> _Changes:
+def _make_bilinear(layer: Any) -> _Changes:
     kinds: tuple[type[Module], ...] = ()
     if hasattr(layer, "bilinear"):
         kinds = _list_dense_classes(layer, layer.bilinear)
@@ -272,7 +272,7 @@ def _bilinear(layer: Any) -> _Changes:
     return [(layer, replacement, {})]
 
 
-def _pair(layer: Any) -> _Changes:
+def _make_pair_interaction(layer: Any) -> _Changes:
     _same_arguments(layer, PairInteraction)
     called = ("down_projection", "scale_rbf_sum", "up_projection")
     _check_submodules(layer, _list_dense_classes(layer, layer.bilinear), called)
@@ -293,11 +293,11 @@ class _Known(NamedTuple):
 
 
 _KNOWN = {
-    "GATConv": _Known(("torch_geometric",), _gat),
-    "DimeNetPlusPlus": _Known(("torch_geometric",), _dimenet),
+    "GATConv": _Known(("torch_geometric",), _make_gat),
+    "DimeNetPlusPlus": _Known(("torch_geometric",), _make_dimenet),
     "BasisEmbedding": _Known(("fairchem", "ocpmodels"), _basis_embedding),
-    "EfficientInteractionBilinear": _Known(("fairchem", "ocpmodels", "mattergen"), _bilinear),
-    "PairInteraction": _Known(("fairchem", "ocpmodels"), _pair),
+    "EfficientInteractionBilinear": _Known(("fairchem", "ocpmodels", "mattergen"), _make_bilinear),
+    "PairInteraction": _Known(("fairchem", "ocpmodels"), _make_pair_interaction),
 }
 
 
@@ -305,7 +305,7 @@ def _name_class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
+def _yield_candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
     """Yield path, layer, entry of `_KNOWN`, and reason against conversion or None, for supported or derived layers."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
@@ -384,7 +384,7 @@ def convert(model: Module) -> Conversion:
     if not isinstance(model, Module):
         raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
     conversion = Conversion()
-    for path, layer, entry, reason in list(_candidates(model)):
+    for path, layer, entry, reason in list(_yield_candidates(model)):
         original = _name_class(type(layer))
         try:
             if reason is not None:

@@ -97,7 +97,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             )
 
 
-def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
+def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
     """Compute a call, write into the caller's tensors, and return all fields by name."""
     _check_out(op, arrays, out)
     try:
@@ -110,7 +110,7 @@ def _into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: A
     return results
 
 
-def _function(spec: Definition) -> Callable[..., Any]:
+def _make_function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS_OF_TORCH[f"{spec.name}_fwd"]
     table = op.op
     signature = public_signature(table)
@@ -145,7 +145,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
             choose_backend(table, values, backend)
         arrays = [values.pop(n) for n in op.array_names]
         if out is not None:
-            results = _into(op, arrays, values, out)
+            results = _compute_into(op, arrays, values, out)
             return results[table.fields[0].name] if result is None else result(**results)
         return list_returned(op(arrays, values), values)
 
@@ -162,6 +162,6 @@ def _function(spec: Definition) -> Callable[..., Any]:
     return copy_code(call) if COMPILED else outside
 
 
-FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}
+FUNCTIONS = {spec.name: _make_function(spec) for spec in DEFINITIONS}
 _FORMS = OVER_FORMS["basis_embedding_fwd"]
 basis_embedding = over_forms(_FORMS, FUNCTIONS, "trigraph.torch", "basis_embedding", torch_docstring(_FORMS))

@@ -53,7 +53,7 @@ def view_tensor(array: Any) -> Any:
     return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
 
 
-def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
+def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     """Return arrays as ordinary tensors, regardless of the modes and transforms that are active.
 
     Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors made in
@@ -77,7 +77,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _view(graph: Any) -> None:
+def _cache_graph_tensors(graph: Any) -> None:
     """Cache the arrays of a graph as tensors, and the reverse arrays once they exist.
 
     The tensors are views of arrays that never change, and are kept with the graph in `_built`.
@@ -86,15 +86,15 @@ def _view(graph: Any) -> None:
     if graph.kind == "cupy":
         if not torch.backends.cuda.is_built():  # no tensor can share the graph's device
             return
-        built.setdefault("streams", set()).add(_stream(graph))
+        built.setdefault("streams", set()).add(_current_stream(graph))
     if "tensors" not in built:
-        views = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
+        views = built.setdefault("tensors", _to_plain_tensors(getattr(graph, name) for name in parts.arrays))
         views[0].trigraph = _Owner(weakref.ref(graph))
     if "reverse" in built and "reverse_tensors" not in built:
-        built.setdefault("reverse_tensors", _plain(built["reverse"]))
+        built.setdefault("reverse_tensors", _to_plain_tensors(built["reverse"]))
 
 
-def _stream(graph: Any) -> Any:
+def _current_stream(graph: Any) -> Any:
     return torch.cuda.current_stream(torch.device(graph.device))
 
 
@@ -102,7 +102,7 @@ def record_streams(graphs: Iterable[Any]) -> None:
     """Prevent reuse of the memory of graphs built on another stream until the current stream is done."""
     for graph in graphs:
         built = {} if graph is None else graph._built
-        if "streams" in built and built["streams"] != {stream := _stream(graph)}:
+        if "streams" in built and built["streams"] != {stream := _current_stream(graph)}:
             for tensor in (*built["tensors"], *built.get("reverse_tensors", ())):
                 if tensor is not None:
                     tensor.record_stream(stream)
@@ -133,7 +133,7 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
                 f"{type(graph).__name__}: this graph was built before trigraph.torch was imported; expected a graph "
                 "that was built or used after the import, in a compiled program"
             )
-        _view(graph)
+        _cache_graph_tensors(graph)
         forward = built["tensors"]
     if not parts.reverse:
         return forward
@@ -144,12 +144,14 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
         return (*forward, *torch.ops.trigraph.reverse_csc(*forward, graph.num_src_nodes, graph.num_edges))
     if backward is None:
         graph.prepare()
-        _view(graph)
+        _cache_graph_tensors(graph)
         backward = built["reverse_tensors"]
     return (*forward, *backward)
 
 
-def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
+def _compute_reverse_arrays(
+    offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
+) -> tuple[Any, ...]:
     """Return the reverse arrays of a CSC graph as new tensors."""
     with on_device(offsets):
         arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
@@ -314,20 +316,20 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     for the first time. From then on it also applies to callers that the compiler runs uncompiled.
     """
     if not COMPILED:
-        return _disable(function)
+        return _disable_compilation(function)
     disabled: Callable[P, R] | None = None
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal disabled
         if torch.compiler.is_dynamo_compiling() and disabled is None:
-            disabled = _disable(function)
+            disabled = _disable_compilation(function)
         return (disabled or function)(*args, **kwargs)
 
     return copy_code(call)
 
 
-def _disable(function: Callable[P, R]) -> Callable[P, R]:
+def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
     """Exclude a function from compilation; if torch supports it, errors of ``fullgraph=True`` show the reason."""
     text = (
         "trigraph builds graphs, finds neighbours and takes derivatives outside of compiled programs: "
@@ -364,9 +366,9 @@ def register(library: torch.library.Library) -> None:
         f"({results})"
     )
     for key in ("CPU", "CUDA"):
-        library.impl("reverse_csc", _reverse, key)
+        library.impl("reverse_csc", _compute_reverse_arrays, key)
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
-    VIEWS.append(_view)
+    VIEWS.append(_cache_graph_tensors)
     torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns about a function that it calls itself

@@ -23,7 +23,7 @@ REFUSED = (RuntimeError, ValueError, MemoryError)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _load() -> Any:
+def _load_library() -> Any:
     """Load the operators; return their namespace, or None if there are none."""
     if torch_operators()[0] != "C++":
         return None
@@ -35,7 +35,7 @@ def _load() -> Any:
     return torch.ops.trigraph_cpu
 
 
-_OPERATORS = _load()
+_OPERATORS = _load_library()
 _FRAGMENT = torch.library.Library("trigraph_cpu", "FRAGMENT") if _OPERATORS else None
 
 

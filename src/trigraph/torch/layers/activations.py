@@ -36,16 +36,16 @@ class _SiLU(Elementwise):
     def backward(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled() or has_tangents((grad, x)):
-            return _First.apply(grad, x)  # type: ignore[no-untyped-call]
+            return _SiLUBackward.apply(grad, x)  # type: ignore[no-untyped-call]
         return _silu_backward(grad, x)
 
     @staticmethod
     @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent: Tensor) -> Any:
-        return _First.apply(tangent, *saved)  # type: ignore[no-untyped-call]
+        return _SiLUBackward.apply(tangent, *saved)  # type: ignore[no-untyped-call]
 
 
-class _First(Elementwise):
+class _SiLUBackward(Elementwise):
     """grad f'(x), a function of `grad` and `x`."""
 
     @staticmethod
@@ -59,16 +59,16 @@ class _First(Elementwise):
 
     @staticmethod
     def backward(ctx: Any, gg: Tensor) -> Any:
-        return _Second.apply(gg, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return _SiLUDoubleBackward.apply(gg, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod
     @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
         grad, x = saved
-        return _First.apply(tangent_grad, x) + _Second.apply(tangent, grad, x)[1]  # type: ignore[no-untyped-call]
+        return _SiLUBackward.apply(tangent_grad, x) + _SiLUDoubleBackward.apply(tangent, grad, x)[1]  # type: ignore[no-untyped-call]
 
 
-class _Second(Elementwise):
+class _SiLUDoubleBackward(Elementwise):
     """gg f'(x) and gg grad f''(x), the derivatives of grad f'(x) for the cotangent `gg`."""
 
     @staticmethod
@@ -93,7 +93,7 @@ class _Second(Elementwise):
         # If operations are recorded or a tensor has a tangent, another derivative may follow.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
             return _use_kernel(3, *tensors)
-        first, second, third = _derivatives(x)
+        first, second, third = _compute_silu_derivatives(x)
         return (
             ggg_grad * first + ggg_x * grad * second,
             ggg_x * gg * second,
@@ -104,7 +104,7 @@ class _Second(Elementwise):
     @allow_nesting
     def jvp(ctx: Any, saved: Any, tangent_gg: Tensor, tangent_grad: Tensor, tangent: Tensor) -> Any:
         gg, grad, x = saved
-        first, second, third = _derivatives(x)
+        first, second, third = _compute_silu_derivatives(x)
         along = (tangent_gg * grad + gg * tangent_grad) * second + gg * grad * third * tangent
         return tangent_gg * first + gg * second * tangent, along
 
@@ -118,11 +118,11 @@ class _Second(Elementwise):
         return (gg * first, gg * second), (0, 0)
 
 
-for _function in (_SiLU, _First, _Second):
+for _function in (_SiLU, _SiLUBackward, _SiLUDoubleBackward):
     without_defaults(_function)
 
 
-def _derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _compute_silu_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the first three derivatives, computed by operations of torch that are differentiable to any order."""
     s, rest = torch.sigmoid(x), torch.sigmoid(-x)
     p = s * rest

@@ -6,7 +6,7 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 
-from trigraph.arrays import count
+from trigraph.arrays import require_count
 from trigraph.table import OPERATORS
 
 
@@ -27,15 +27,15 @@ BOUNDS: dict[str, tuple[int, ...]] = {
 def check_sizes(owner: str, **sizes: Any) -> None:
     """Raise unless each size is an int within its `BOUNDS`, or at least 1 if it has none."""
     for name, value in sizes.items():
-        count(owner, name, value, *BOUNDS.get(name, (1,)))
+        require_count(owner, name, value, *BOUNDS.get(name, (1,)))
 
 
 def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int, int]:
     """Return the widths of sources and destinations from an int or a pair of ints."""
     if isinstance(in_channels, (tuple, list)) and len(in_channels) == 2:
-        source, destination = (count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
+        source, destination = (require_count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
         return source, destination
-    return (count(owner, "in_channels", in_channels, minimum),) * 2
+    return (require_count(owner, "in_channels", in_channels, minimum),) * 2
 
 
 def widen_halves(*values: Any) -> list[Any]:
@@ -66,7 +66,7 @@ def count_inputs(linear: torch.nn.Module | None) -> int | None:
     return weight.shape[1] if weight.is_floating_point() and weight.dim() == 2 else None
 
 
-def check_device(owner: str, name: str, value: torch.Tensor) -> None:
+def require_cpu_or_cuda(owner: str, name: str, value: torch.Tensor) -> None:
     """Raise unless a tensor is on a CPU or CUDA device."""
     if value.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{owner}: {name} is on {value.device}; expected a CPU or CUDA device")

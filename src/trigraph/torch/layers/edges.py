@@ -7,12 +7,21 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from trigraph.arrays import as_array, called, check_memory, check_range, count, find_device, frozen, name_library
+from trigraph.arrays import (
+    as_array,
+    check_memory,
+    check_range,
+    copy_read_only,
+    find_device,
+    name_library,
+    require_count,
+    type_label,
+)
 from trigraph.graphs import CSC, entered
 from trigraph.graphs.counting import counts_fit
 from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
 from trigraph.torch.graphs import GraphTensors, tensors, uncompiled, view_tensor
-from trigraph.torch.layers.arguments import check_device
+from trigraph.torch.layers.arguments import require_cpu_or_cuda
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
 
@@ -21,7 +30,7 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
     """Raise unless a value is a tensor of shape (rows, width), None for any size; messages show `symbols` as shape."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
-    check_device(owner, name, value)
+    require_cpu_or_cuda(owner, name, value)
     if value.dim() != 2 or width not in (None, value.shape[1]):
         more = "" if width is None else f" with {width} columns"
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
@@ -71,11 +80,11 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
         raise ValueError(f"{owner}: edge_index has shape {tuple(edge_index.shape)}; expected (2, num_edges)")
     if like is not None and edge_index.device != like.device:
         raise ValueError(f"{owner}: edge_index is on {edge_index.device}; expected {like.device}, where x is")
-    check_device(owner, "edge_index", edge_index)
+    require_cpu_or_cuda(owner, "edge_index", edge_index)
     if torch.compiler.is_compiling():
         return
     if is_batched(edge_index):
-        raise TypeError(f"{owner}: edge_index is {called(edge_index)}; expected the same edges for all entries")
+        raise TypeError(f"{owner}: edge_index is {type_label(edge_index)}; expected the same edges for all entries")
     if edge_index.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{owner}: edge_index is a tensor, whose values the host has to read, while a CUDA graph is captured; "
@@ -161,7 +170,7 @@ class _Kept:
 
     def __init__(self, edges: Any) -> None:
         numpy = name_library(edges) == "numpy"
-        self.edges = frozen(edges) if numpy else edges.copy()
+        self.edges = copy_read_only(edges) if numpy else edges.copy()
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
     def holds(self, edges: Any) -> bool:
@@ -189,7 +198,7 @@ def build_graph(
     with _name_layer_in_errors(owner):
         edges = as_array(edge_index, "the tensor")
         if name_library(edges) is None:
-            raise TypeError(f"CSC: src is {called(edge_index)}; expected a torch.Tensor of integers")
+            raise TypeError(f"CSC: src is {type_label(edge_index)}; expected a torch.Tensor of integers")
         with entered(edge_index):
             lasts = type(edge_index) is torch.Tensor and has_storage(edge_index)
             kept: _Kept | None = _kept.get(edge_index) if lasts else None  # type: ignore[no-untyped-call]
@@ -224,7 +233,7 @@ def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
     return narrow_indices(edge_index)[0] if edge_index.is_cuda else edge_index
 
 
-def unwrap_graph_tensors(owner: str, edge_index: Any) -> Any:
+def extract_graph(owner: str, edge_index: Any) -> Any:
     """Return the graph of `GraphTensors`, and anything else unchanged."""
     if not isinstance(edge_index, GraphTensors):
         return edge_index
@@ -239,7 +248,7 @@ def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | N
     The features of destinations may be None only with a prepared graph.
     """
     check_features(owner, src, dst, src_width, dst_width)
-    edge_index = unwrap_graph_tensors(owner, edge_index)
+    edge_index = extract_graph(owner, edge_index)
     if not isinstance(edge_index, CSC):
         check_edge_index(owner, edge_index, src)
         if dst is None:
@@ -353,8 +362,8 @@ def add_self_loops(
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
     largest = torch.iinfo(edge_index.dtype).max
-    if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch cannot compile `count`
-        num_nodes = count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
+    if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch cannot compile `require_count`
+        num_nodes = require_count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
     if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory for the loops and for all edges
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
     return with_loops(edge_index, edge_attr, num_nodes, fill_value)

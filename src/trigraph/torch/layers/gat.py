@@ -19,12 +19,12 @@ from trigraph.torch.layers.edges import (
     check_nodes,
     check_reduction,
     check_rows,
+    extract_graph,
     is_matrix,
     list_edge_ends,
     list_matrix_edges,
     make_matrix,
     source_and_destination,
-    unwrap_graph_tensors,
     with_loops,
 )
 
@@ -262,7 +262,7 @@ class GATConv(torch.nn.Module):
         RuntimeError
             While a CUDA graph is captured, with an `edge_index` that is not a prepared graph.
         """
-        layout, edge_index = None, unwrap_graph_tensors("GATConv", edge_index)
+        layout, edge_index = None, extract_graph("GATConv", edge_index)
         if is_matrix(edge_index):
             layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
             if size is not None and tuple(size) != expected:

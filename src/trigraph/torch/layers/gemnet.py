@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trigraph.arrays import MOST, as_array, check_memory, check_range, count
+from trigraph.arrays import MOST, as_array, check_memory, check_range, require_count
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
@@ -209,7 +209,7 @@ class BasisEmbedding(torch.nn.Module):
                 return self._by_triplet(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
         by_atom = by_edge = None
         if self.padded and idx_rad_inner is not None:
-            atoms = ("num_atoms", count(owner, "num_atoms", num_atoms))
+            atoms = ("num_atoms", require_count(owner, "num_atoms", num_atoms))
             by_atom = _find_slots(owner, "idx_rad", idx_rad_outer, idx_rad_inner, edges, atoms)
         if self.padded and sph_basis is not None:
             triplets = ("num_triplets", len(sph_basis))
@@ -344,8 +344,8 @@ def _bilinear(
         _check(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
     _check(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
     members, size = ("num_triplets", len(m)), 0
-    if of_atoms[0] is not None:  # torch cannot compile `count`
-        size = num_atoms if type(num_atoms) is int else count(owner, "agg2_out_size", num_atoms)
+    if of_atoms[0] is not None:  # torch cannot compile `require_count`
+        size = num_atoms if type(num_atoms) is int else require_count(owner, "agg2_out_size", num_atoms)
     edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
     triplets = _segments(owner, "idx_agg_outer", of_edges[0], members, edges[1])
     atoms = None if of_atoms[0] is None else _segments(owner, "idx_agg2_outer", of_atoms[0], edges, size)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
-from trigraph.arrays import count, real_number, show_value
+from trigraph.arrays import real_number, require_count, show_value
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
@@ -389,7 +389,7 @@ class DimeNetPlusPlus(Potential):
             num_after_skip=num_after_skip,
             num_output_layers=num_output_layers,
         )
-        count("DimeNetPlusPlus", "num_spherical", num_spherical, 2)
+        require_count("DimeNetPlusPlus", "num_spherical", num_spherical, 2)
         if max_num_neighbors is not None:
             check_sizes("DimeNetPlusPlus", max_num_neighbors=max_num_neighbors)
         self.cutoff = real_number("DimeNetPlusPlus", "cutoff", cutoff, positive=True)

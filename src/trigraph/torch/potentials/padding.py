@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trigraph.arrays import count
+from trigraph.arrays import require_count
 from trigraph.graphs import coarsen_number
 from trigraph.graphs.base import ALWAYS
 from trigraph.table import GRAPH_PARTS
@@ -93,7 +93,7 @@ def check_capacity(owner: str, given: Any) -> list[Capacity]:
         if not isinstance(one, Capacity):
             raise TypeError(f"{owner}: capacity is a {type(one).__name__}; expected Capacity, or a list of them")
         for name, number in one._asdict().items():
-            count(owner, f"capacity.{name}", number, 1)
+            require_count(owner, f"capacity.{name}", number, 1)
     return [Capacity(a, e, s, coarsen_number("max_in_degree", d)) for a, e, s, d in several]
 
 

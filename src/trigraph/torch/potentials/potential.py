@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from trigraph.arrays import count, real_number
+from trigraph.arrays import real_number, require_count
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.layers.activations import differentiated_once
 from trigraph.torch.layers.arguments import refuse_script
@@ -318,7 +318,7 @@ class Potential(Module):
             If a number in `atoms` is out of range.
         """
         if block_size is not None:
-            count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
+            require_count(f"{type(self).__name__}.hessian", "block_size", block_size, 1)
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))

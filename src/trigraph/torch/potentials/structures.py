@@ -16,10 +16,10 @@ from trigraph.graphs.counting import order_by
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import beneath, in_plain_thread, view_array
+from trigraph.torch.arrays import in_plain_thread, innermost_tensor, view_array
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import assemble, tensors, uncompiled
-from trigraph.torch.layers.arguments import check_device
+from trigraph.torch.layers.arguments import require_cpu_or_cuda
 from trigraph.torch.layers.edges import check_rows, narrow_indices
 from trigraph.torch.potentials.neighbors import compute_lengths, nearest, search
 from trigraph.torch.signatures import allow_nesting, without_defaults
@@ -253,7 +253,7 @@ def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
     """Raise unless a value is a tensor of one of two dtypes."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
-    check_device(owner, name, value)
+    require_cpu_or_cuda(owner, name, value)
     if value.dtype not in dtypes:
         raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected {dtypes[0]} or {dtypes[1]}")
 
@@ -353,7 +353,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
     try:
-        return beneath(value) if isinstance(value, Tensor) else value
+        return innermost_tensor(value) if isinstance(value, Tensor) else value
     except ValueError as error:
         raise ValueError(f"{owner}: {name}: {error}") from None
 

@@ -3,7 +3,7 @@
 import torch
 
 import trigraph
-from trigraph.arrays import check_range, count, find_device, index_array
+from trigraph.arrays import check_range, find_device, index_array, require_count
 
 __all__ = ["CSC", "HeteroCSC"]
 
@@ -43,7 +43,7 @@ class HeteroCSC(CSC):
         dst_max_in_degree: int | None = None,
     ) -> None:
         super().__init__(offsets, indices, num_src_nodes)
-        self.num_edge_types = count("HeteroCSC", "num_edge_types", num_edge_types)
+        self.num_edge_types = require_count("HeteroCSC", "num_edge_types", num_edge_types)
         types, expected = index_array("HeteroCSC", "edge_types", edge_types), self.csc.num_positions
         if types.size != expected or find_device(types) != self.csc.device:
             raise ValueError(
