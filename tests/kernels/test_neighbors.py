@@ -99,7 +99,7 @@ def check(seeds):
 @pytest.mark.parametrize("order", sanitizers.ORDERS)
 def test_edges_of_the_cpu(order):
     """Over hundreds of random structures: skewed, tiny, slabs, wires, molecules, distances equal to the cutoff."""
-    with using_host_library(sanitizers.installed("dimenet"), order, seed=1):
+    with using_host_library(sanitizers.installed_library("dimenet"), order, seed=1):
         assert check(range(150) if order == "forward" else range(150, 170)) > 1000
 
 

@@ -64,7 +64,7 @@ def test_bits_of_the_host():
 @pytest.fixture
 def searched(monkeypatch):
     """Return what is captured, and the numbers of atoms of the searches of the host."""
-    graphs, calls, search = graph_stand_in.install(monkeypatch), [], Springs.neighbors
+    graphs, calls, search = graph_stand_in.install_cuda_graphs(monkeypatch), [], Springs.neighbors
 
     def neighbors(model, pos, *args, **kwargs):
         calls.append(len(pos))
@@ -188,8 +188,8 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
     """A search makes the host wait for nothing, and computes what it computes on the CPU."""
     model, (z, pos, cell) = Springs(), crystal(torch.float32)
     neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
-    graph_stand_in.install(monkeypatch)
-    torch_stand_in.install(monkeypatch, tmp_path)
+    graph_stand_in.install_cuda_graphs(monkeypatch)
+    torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     padding = Padding(Capacity.of(neighbors).grown(), pos, True, torch.int32)
     padding.fill(z, pos, cell[None], neighbors, model.cutoff)
     expected = [t.clone() for t in padding.edges.values()]
@@ -200,7 +200,7 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
     for array in padding.edges.values():
         array.zero_()
     launches = cupy_stand_in.state.launches
-    with cupy_stand_in.capturing(), graph_stand_in.Recorder():
+    with cupy_stand_in.capture_stream(), graph_stand_in.OperationRecorder():
         (result,) = search.search()
     assert cupy_stand_in.state.launches - launches == 6
     assert result[0] == 0
