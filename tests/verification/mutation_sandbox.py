@@ -46,15 +46,15 @@ LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 # A label selects that unit.
 VERIFY = """
 import faulthandler, resource, sys
-from trigraph.verification.run import plan
+from trigraph.verification.run import plan_run
 from slopecheck.units import count_checks, execute
 
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 family, backends, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
 own = [p for p in backends if p not in ("judge", "torch")]
-units = plan([family], own, framework="torch" if "torch" in backends else None)
+units = plan_run([family], own, framework="torch" if "torch" in backends else None)
 if "judge" in backends:
-    units += plan([family], ["judge"], ["float64"], 0)
+    units += plan_run([family], ["judge"], ["float64"], 0)
 for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight):
     if label in ("", unit.label):
         print(unit.label, flush=True)
