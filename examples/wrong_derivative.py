@@ -5,7 +5,7 @@ import torch
 from slopecheck import DerivativeError, check_derivatives
 
 
-def chain_energy(positions, detach=True):
+def energy(positions, detach=True):
     """Return the energy of a chain of atoms. The angles use detached vectors."""
     vectors = positions[1:] - positions[:-1]
     straight = vectors.detach() if detach else vectors
@@ -13,18 +13,18 @@ def chain_energy(positions, detach=True):
     return (vectors.norm(dim=1) - 1).square().sum() + (cosines - 0.3).square().sum()
 
 
-def chain_energy_repaired(positions):
+def repaired(positions):
     """Return the same energy without detached vectors."""
-    return chain_energy(positions, detach=False)
+    return energy(positions, detach=False)
 
 
 torch.manual_seed(0)
 positions = torch.randn(4, 3, dtype=torch.float64)
 try:
-    check_derivatives(chain_energy, (positions,), framework="torch")
+    check_derivatives(energy, (positions,), framework="torch")
 except DerivativeError as error:
     print(error)
     error.result.plot().savefig("wrong_derivative.png", dpi=110)
     error.result.save("wrong_derivative.html")
 print()
-print(check_derivatives(chain_energy_repaired, (positions,), framework="torch"))
+print(check_derivatives(repaired, (positions,), framework="torch"))

@@ -174,7 +174,7 @@ class ReorderedStruct(NamedTuple):
         ({"given": (np.bool_(True), -7, 5, None)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
         (
             {"given": ReorderedStruct(-7, np.bool_(True), 5, None)},
-            "given must be a NamedTuple of flag, .*, got a .*Mixed",
+            "given must be a NamedTuple of flag, .*, got a .*ReorderedStruct",
         ),
         (
             {"given": PrimitivesStruct(np.bool_(True), -7, np.int32(5), None)},
@@ -182,7 +182,7 @@ class ReorderedStruct(NamedTuple):
         ),
         (
             {"out": PrimitivesStruct(np.bool_(True), -7, 5, None)},
-            r"argument out must be a float64 array .* got a .*Given",
+            r"argument out must be a float64 array .* got a .*PrimitivesStruct",
         ),
     ],
 )

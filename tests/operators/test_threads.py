@@ -82,12 +82,12 @@ RESULTS = textwrap.dedent("""
     import os
     import numpy as np
     import trigraph
-    from table_calls import OPS, compute, draw
+    from table_calls import OPS, compute_fields, draw_operator_arguments
 
-    values = [(op, draw(op, num_edges=700, num_positions=900)) for op in OPS]
+    values = [(op, draw_operator_arguments(op, num_edges=700, num_positions=900)) for op in OPS]
 
     def results():
-        return [{n: v.tobytes() for n, v in compute(op, given).items()} for op, given in values]
+        return [{n: v.tobytes() for n, v in compute_fields(op, given).items()} for op, given in values]
 
     trigraph.set_num_threads(2)
     expected = results()  # starts OpenMP's threads

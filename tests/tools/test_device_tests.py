@@ -107,7 +107,7 @@ def test_verdict(module):
         ("skipped", "failed", False, "failed"),
         ("failed", "passed", False, "failed"),
     ):
-        record = object.__new__(module("conftest").Record)
+        record = object.__new__(module("conftest").DeviceTestRecord)
         outcomes = {f"test_device_verify.py::test_verify[{family}]": "passed" for family in INSTANCES}
         outcomes |= dict.fromkeys([*outcomes][:1], verify) | {"test_device_checks.py::test_capture": other}
         record.parts, record.tests = parts, {name: {"outcome": outcome} for name, outcome in outcomes.items()}
@@ -117,7 +117,7 @@ def test_verdict(module):
 def test_what_is_wrong_is_found(module, monkeypatch):
     """Unwritten results, an empty replay, a lost term, a kernel that spills, and reports of sanitizers are found."""
     checks, place, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
-    real = checks.compute
+    real = checks.compute_fields
     monkeypatch.setattr(place, "captured", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
         checks.test_capture(place, op)
@@ -126,19 +126,19 @@ def test_what_is_wrong_is_found(module, monkeypatch):
         checks.test_unwritten_memory(place, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
-    assert checks.is_as_good(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
-    assert not checks.is_as_good(op.fields[0], right * np.float32(1.001), right, exact, most)
-    assert not checks.is_as_good(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
+    assert checks.is_accurate(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
+    assert not checks.is_accurate(op.fields[0], right * np.float32(1.001), right, exact, most)
+    assert not checks.is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
     usage = {"registers": 32, "local_bytes": 8}
     (line,) = module("test_device_environment").find_spills(
         dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
     )
     assert line == f"sum_rows<float>: {usage}"
-    find_errors = module("test_device_sanitizers").find_errors
+    find_errors = module("test_device_sanitizers").count_tool_errors
     assert find_errors("========= ERROR SUMMARY: 0 errors") == []
     assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
     assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
-    unequal = module("device_calls").unequal
+    unequal = module("device_calls").list_unequal_fields
     assert unequal(place, {"x": None, "y": np.nextafter(right, 9), "z": right}, dict.fromkeys("xyz", right)) == [
         "x",
         "y",

@@ -430,7 +430,7 @@ def test_checks(device, check, tmp_path):
 def test_checks_of_torch(monkeypatch, check, tmp_path):
     """The checks of torch pass, without the checks of streams, captures, compilation and memory."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
-    torch_stand_in.install(monkeypatch, tmp_path)
+    torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
     torch_stage.run(check, Device(), notes)
     lines = read(notes.path)
