@@ -1,0 +1,77 @@
+"""Measure host time and operations of one captured step, with replays that do nothing: ``python replay_host_time.py``.
+
+The model is the benchmark's DimeNet++ in float32, the structure its slab of 96 atoms, whose neighbours are given.
+"""
+
+import time
+
+import graph_stand_in
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trigraph.benchmarks.models import SLAB, WIDTHS, build_atoms, make_dimenet
+from trigraph.torch import compile_potential
+
+CALLS = 200
+
+
+class Counter(TorchDispatchMode):
+    """Counts the operations of torch that compute."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view and not func._schema.name.startswith(("aten::empty", "aten::detach"))
+        return func(*args, **(kwargs or {}))
+
+
+def measure(step, graphs):
+    """Return the operations and replays of one call, and the milliseconds of the fastest call."""
+    before = sum(graph.replays for graph in graphs)
+    with Counter() as counter:
+        step()
+    replays, times = sum(graph.replays for graph in graphs) - before, []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return counter.count, replays, 1e3 * min(times)
+
+
+def main():
+    (atoms,) = build_atoms("slab", SLAB)
+    z, pos = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions).float()
+    cell = torch.as_tensor(atoms.cell.array).float()[None]
+    model = make_dimenet("trigraph", "float32", **WIDTHS)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        graphs = graph_stand_in.install_cuda_graphs(monkeypatch)
+        captured = compile_potential(model, capture=True)
+        neighbors = model.neighbors(pos, cell=cell)
+        labels = {"forces": torch.zeros_like(pos)}
+
+        def loss(structures, labels):
+            differences = structures.energy_forces_stress().forces - labels["forces"]
+            return (differences.square().sum(1) * structures.real_atoms).sum()
+
+        train = captured.training_step(loss)
+        given = {"cell": cell, "neighbors": neighbors}
+        steps = {
+            "energy and forces": lambda: captured.energy_forces_stress(z, pos, **given),
+            "training on forces": lambda: train(z, pos, **given, of_atoms=labels),
+        }
+        for step in steps.values():
+            for _ in range(3):
+                step()  # captures
+
+        def count_replay(graph):
+            graph.replays += 1
+
+        monkeypatch.setattr(graph_stand_in.CUDAGraph, "replay", count_replay)
+        for name, step in steps.items():
+            count, replays, milliseconds = measure(step, graphs)
+            print(f"| {name} | {replays} | {count} | {milliseconds:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
