@@ -187,6 +187,7 @@ class Calls(Identities):
         least = max(ROUNDING, MARGIN * self.accuracy)
         if error <= least:
             return least, False
+        own = numbers is None
         numbers = [self.p.x, *self.rest] if numbers is None else numbers
         here = self._list_results(self.p.arguments(*numbers), lowest)
         rounding = 0.0
@@ -195,8 +196,8 @@ class Calls(Identities):
             nearby = self._list_results(near, lowest)
             rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
-        # At a singular matrix, for example, the last bits decide whether a logarithm is infinite.
-        undefined = math.isinf(error) and rounding > UNSURE
+        # Equal rows may make a matrix singular, where the last bits decide whether a logarithm is infinite.
+        undefined = not own and math.isinf(error) and rounding > UNSURE
         return allowed, undefined or allowed < error <= MARGIN * rounding
 
     def _name_own_function(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
@@ -230,7 +231,8 @@ class Calls(Identities):
                     same = _lay_out_same(name, array)
                     getattr(plain, group)[at] = p.framework.from_host(same, like)
                     getattr(other, group)[at] = value
-                    numbers = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
+                    moved = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
+                    numbers = None if same is array else moved  # the point itself
                     for row in self._compare_layouts(
                         f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:], numbers
                     ):
