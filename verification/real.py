@@ -94,6 +94,8 @@ def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: i
 
     def convert_values(keep: np.ndarray | None) -> dict[str, Any]:
         arguments = real.values(definition, patch, keep)
+        if missing := [name for name in fwd.parameters if name not in arguments]:
+            raise LookupError(f"{fwd.name}: the real input {real.name!r} has no {', '.join(missing)}")
         own = {name: arguments[name] for name in fwd.parameters}
         return {n: make_read_only(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in own.items()}
 

@@ -1,6 +1,7 @@
 """The case generator: contents of cases, margins from kinks, hubs; and the accuracy rule."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,13 @@ def test_a_patch_of_a_structure_has_as_many_triplets_as_are_allowed(structure):
 def test_the_whole_mesh_has_most_of_its_edges():
     (airfoil,) = list_real_inputs("gno")
     assert build_real_case(airfoil, BY_NAME["gno_message"], "float64", 0, patch=False).sizes["num_positions"] > 1400
+
+
+def test_a_real_input_that_lacks_an_argument_is_named():
+    (airfoil,) = list_real_inputs("gno")
+    without_params = replace(airfoil, values=lambda *a: {n: v for n, v in airfoil.values(*a).items() if n != "params"})
+    with pytest.raises(LookupError, match="gno_message_fwd: the real input 'airfoil' has no params"):
+        build_real_case(without_params, BY_NAME["gno_message"], "float64", 0, patch=True)
 
 
 def triple(values, scale=None):
