@@ -165,14 +165,15 @@ def test_molecules_in_one_search(away, dtype, neighbor_backend):
         np.testing.assert_array_equal(one, other[order], strict=True)
 
 
-@pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
 @pytest.mark.parametrize("length", [1e3, 1e4, 1e6, 1e9, 1e12])
-def test_few_atoms_in_a_large_cell(length, pbc, neighbor_backend):
+def test_few_atoms_in_a_large_cell(length, neighbor_backend):
     """Few atoms in a huge periodic cell need little memory."""
     positions = np.array([[0.5, 0, 0], [1, -1, 0], [1, 0, -1], [0.2, 0.5 + 0.7 * length, 0.9]])
-    graph, _, _, shifts = EdgeGraph.from_positions(positions, 4.0, length * np.eye(3), pbc)
-    assert list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True)) == list(itertools.permutations(range(3), 2))
-    assert not shifts.any()
+    for pbc in ((True, True, True), (False, True, False)):
+        graph, _, _, shifts = EdgeGraph.from_positions(positions, 4.0, length * np.eye(3), pbc)
+        edges = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+        assert edges == list(itertools.permutations(range(3), 2))
+        assert not shifts.any()
 
 
 @pytest.mark.parametrize("unit", [1e-140, 1e-100, 1e-9, 1e9, 1e100, 1e140])
