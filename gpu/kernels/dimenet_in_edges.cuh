@@ -84,8 +84,8 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
 #pragma unroll 1
-        for (I first = node.out_begin; first < node.out_end; first += BATCH) {
-            const int batch = int(min(I(BATCH), node.out_end - first));
+        for (I first = node.out_begin; first < node.out_end(); first += BATCH) {
+            const int batch = int(min(I(BATCH), node.out_end() - first));
             stage_harmonics<T, I, second, S, true>(unit, unit_dot, nullptr, first, batch, rows);
             __syncthreads();
 #pragma unroll 1
@@ -93,7 +93,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 const I done = first - node.out_begin + min(k + RUN, BATCH);
                 for_warp(channels.warp, [&](auto warp) {
                     add_edges<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
-                    if (done % RUN == 0 || first + BATCH >= node.out_end) {
+                    if (done % RUN == 0 || first + BATCH >= node.out_end()) {
                         sums.template flush<decltype(warp)::value>(channels.lane, state, state_dot(), done <= RUN);
                     }
                 });
@@ -249,7 +249,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ __forceinline__ void serve(I f, const Left& left, I position, int k, bool stateful, const Sizes& sizes,
                                           const Carries& carries, int i, Gradients& sums) const {
         // If all out-edges leave out f, its gradients are selected as zero, because its features may be NaN.
-        const bool none = left.stop - left.start == node.out_end - node.out_begin;
+        const bool none = left.stop - left.start == node.num_out;
         const bool use_state = stateful && !none && is_balanced(left, sizes);
         if (channels.lane == 0) {
             staged[k] = none ? I(-1) : f;
@@ -267,7 +267,7 @@ template <class T, class I, bool second, int S> struct InEdges {
             sums = Gradients();
         }
         // Sum all out-edges but those that leave out f, or subtract only these.
-        const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end;
+        const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end();
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
             const I e = use_state ? left_edge(left, j) : j;
@@ -458,17 +458,17 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
         // A node with few out-edges is summed pair by pair: its state would be as large as the terms of its sum.
-        const bool stateful = node.out_end - node.out_begin > I(inputs.num_spherical) && node.in_begin < node.in_end &&
-                              all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end, votes);
+        const bool stateful = node.num_out > inputs.num_spherical && node.num_in > 0 &&
+                              all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end(), votes);
         if (stateful) {
             build(sizes);
         }
         I edge = I(0);  // the lane's edge of the batch
 #pragma unroll 1
-        for (I first = node.in_begin; first < node.in_end; first += EDGES) {
-            const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % BATCH);
+        for (I first = node.in_begin; first < node.in_end(); first += EDGES) {
+            const int count = int(min(I(EDGES), node.in_end() - first)), at = int((first - node.in_begin) % BATCH);
             if (at == 0) {
-                const int batch = int(min(I(BATCH), node.in_end - first));
+                const int batch = int(min(I(BATCH), node.in_end() - first));
                 edge = graph.dst_edge_index[first + min(channels.lane, batch - 1)];
                 if (stateful) {
                     stage_harmonics<T, I, second, S, false>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
@@ -511,7 +511,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 add_weights(count, added++);
             }
             __syncthreads();
-            if (stateful && grads.unit != nullptr && (at + EDGES == BATCH || first + EDGES >= node.in_end)) {
+            if (stateful && grads.unit != nullptr && (at + EDGES == BATCH || first + EDGES >= node.in_end())) {
                 const long long vectors = tile * num_edges * 3;
                 pull_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first - at, at + count, degrees(), rows,
                                                 [&](int k) { return linear[k] != 0; }, features, grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr);
@@ -558,7 +558,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                 tile, num_edges, state, features, rows, votes, linear, staged};
             sum.run(tile == 0, added);
         }
-        added += (node.in_end - node.in_begin + edges - 1) / edges;
+        added += (node.in_end() - node.in_begin + edges - 1) / edges;
     }
     if (parts != nullptr) {
         const long long weights = (long long)(n_mid) * n_emb * blockIdx.x;

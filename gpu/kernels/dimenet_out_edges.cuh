@@ -175,7 +175,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             } else {
                 add_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
             }
-            if (done % RUN == 0 || first + EDGES >= node.in_end) {
+            if (done % RUN == 0 || first + EDGES >= node.in_end()) {
                 sums.rows.template flush<decltype(warp)::value>(channels.lane, state, state_dot(), done <= RUN);
             }
         });
@@ -206,11 +206,11 @@ template <class T, class I, int order, int S> struct OutEdges {
         I first = node.in_begin, edge = I(0);  // the lane's edge of the batch
 #pragma unroll 1
         do {
-            const int count = int(min(I(EDGES), node.in_end - first));
+            const int count = int(min(I(EDGES), node.in_end() - first));
             const int at = int((first - node.in_begin) % BATCH);  // among the edges whose harmonics are staged
             if (at == 0 && count > 0) {
                 // Chains of loads, each of which waits for the one before: not for every stage.
-                const int batch = int(min(I(BATCH), node.in_end - first)), lane = min(channels.lane, batch - 1);
+                const int batch = int(min(I(BATCH), node.in_end() - first)), lane = min(channels.lane, batch - 1);
                 edge = graph.dst_edge_index[first + lane];
                 if (!direct) {
                     stage_harmonics<T, I, second, S, true>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
@@ -228,7 +228,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             }
             __syncthreads();
             first += EDGES;
-        } while (first < node.in_end);
+        } while (first < node.in_end());
         return !direct && !any_of_block(!is_balanced(sums), votes);
     }
 
@@ -485,8 +485,8 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     __device__ void serve_linear() const {
 #pragma unroll 1
-        for (I first = node.out_begin; first < node.out_end; first += BATCH) {
-            const int count = int(min(I(BATCH), node.out_end - first)), k = channels.warp * GROUP;
+        for (I first = node.out_begin; first < node.out_end(); first += BATCH) {
+            const int count = int(min(I(BATCH), node.out_end() - first)), k = channels.warp * GROUP;
             if (valued()) {
                 stage_harmonics<T, I, second, S, false>(unit, unit_dot, nullptr, first, count, rows);
                 __syncthreads();
@@ -505,7 +505,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     // Adds the terms of the staged edges to the out-edges.
     __device__ void serve_pairs(I first, int count) const {
 #pragma unroll 1
-        for (I e = node.out_begin + channels.warp; e < node.out_end; e += WARPS) {
+        for (I e = node.out_begin + channels.warp; e < node.out_end(); e += WARPS) {
             const Direction<T, second> edge(unit, unit_dot, e);
             T value[W] = {}, grad[W] = {};
             read_gradient(e, grad);
@@ -546,7 +546,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     __shared__ int place[HARMONIC<T, second>];
     __shared__ int votes[WARPS];
     const Node<I> node(src_offsets, dst_offsets, I(blockIdx.x));
-    if (node.out_begin == node.out_end) {
+    if (node.num_out == 0) {
         return;
     }
     const long long tile = (long long)(blockIdx.y) * num_edges * 3;
@@ -562,9 +562,9 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         rows,      {totals, largest, group},
         place,     votes};
     // A node with few in-edges is summed pair by pair: its state would be as large as the terms of its sum.
-    bool direct = node.in_end - node.in_begin <= I(num_spherical);
+    bool direct = node.num_in <= num_spherical;
     if (!direct) {
-        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end, votes) || !sum.gather(false);
+        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(), votes) || !sum.gather(false);
     }
     if (direct) {
         sum.gather(true);

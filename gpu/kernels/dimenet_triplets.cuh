@@ -134,13 +134,17 @@ __device__ __forceinline__ void store_channels(float* to, const float (&from)[2]
 }
 
 template <class I> struct Node {
-    I in_begin, in_end, out_begin, out_end;  // positions in dst_edge_index, and edges
+    I in_begin, out_begin;  // a position in dst_edge_index, and an edge
+    int num_in, num_out;    // 32 bits each: registers are scarce
 
     __device__ Node(const I* src_offsets, const I* dst_offsets, I node)
         : in_begin(dst_offsets[node]),
-          in_end(dst_offsets[node + 1]),
           out_begin(src_offsets[node]),
-          out_end(src_offsets[node + 1]) {}
+          num_in(int(dst_offsets[node + 1] - in_begin)),
+          num_out(int(src_offsets[node + 1] - out_begin)) {}
+
+    __device__ I in_end() const { return in_begin + num_in; }
+    __device__ I out_end() const { return out_begin + num_out; }
 };
 
 // The W channels of a lane starting at `first`. Channels beyond the last one read as zero.
