@@ -1,7 +1,7 @@
 """The operators of trigraph for PyTorch, differentiable to any order, on the CPU and on CUDA devices.
 
-There is one function for each definition of the operator table. For example, ``trigraph.torch.mha_gat_n2n(...)`` stands
-for ``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``. It takes the arguments of ``mha_gat_n2n_fwd`` as tensors.
+There is one function for each definition of the operator table. For example, ``trigraph.torch.mha_gat_n2n`` computes
+``mha_gat_n2n_fwd`` for tensors, and its derivatives use ``mha_gat_n2n_bwd`` and ``mha_gat_n2n_bwd2``.
 """
 
 try:

@@ -19,19 +19,19 @@ from trigraph.arrays import cupy_module
 
 R = TypeVar("R")
 
-LEGACY = 1  # CUDA's handle of the legacy default stream; CuPy interprets torch's handle 0 as its own default
-CHUNK, SMALL = 1 << 20, 1 << 16  # bytes of a shared allocation, and of the largest array in it
-ALIGNMENT = 512  # bytes, as in torch and CuPy
+LEGACY = 1  # handle of CUDA's legacy default stream; CuPy would take torch's handle 0 for its own default stream
+CHUNK, SMALL = 1 << 20, 1 << 16  # sizes in bytes of a shared allocation, and of the largest array placed in one
+ALIGNMENT = 512  # alignment of allocations in bytes, as in torch and CuPy
 
-_here = threading.local()  # `device` whose torch stream is CuPy's current stream in this thread
-# Tensors whose memory CuPy's arrays use, by address. As long as a tensor exists, no other tensor has its address.
+_here = threading.local()  # `device`: index of the device whose torch stream is CuPy's current stream in this thread
+# Tensors whose memory CuPy arrays use. The key is the tensor's address, which is unique while the tensor exists.
 _tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
 def view_array(value: Any, what: str = "a tensor") -> Any:
-    """Return an array that views a tensor's memory with its strides, or None for None.
+    """Return an array with the memory and strides of a tensor, or None if `value` is None.
 
-    Raise ValueError, naming `what`, if the storage is too small for the tensor.
+    Raise ValueError with a message that starts with `what` if the storage is too small for the tensor.
     """
     if value is None:
         return None
@@ -49,9 +49,9 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
-    if needed and not pointer:  # torch's efficient zero tensors have no memory
+    if needed and not pointer:  # torch's zero tensors (`torch._efficientzerotensor`) have no memory
         return view_array(value.clone())
-    # After `Tensor.numpy`, the storage could never be resized, but frameworks that shard parameters resize it.
+    # `Tensor.numpy` would make the storage non-resizable, but frameworks that shard parameters resize it.
     memory = Memory.at(pointer, value)
     shape, dtype = value.shape, convert_dtype(value.dtype)
     if dense:
@@ -60,7 +60,7 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
 
 
 class Memory(ctypes.Array):  # type: ignore[type-arg]
-    """Memory that starts at an address and keeps its owner alive. Only the array that views it knows its length."""
+    """Memory of unspecified length at an address, which keeps its owner alive; arrays that view it set a length."""
 
     __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_char, sys.maxsize
@@ -73,7 +73,7 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
         return memory
 
 
-@functools.cache  # key: the dtype, on which alone the result depends
+@functools.cache  # key: the dtype, the only input
 def convert_dtype(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype of a torch dtype, or the dtype of ml_dtypes for bfloat16."""
     if dtype is torch.bfloat16:
@@ -87,9 +87,9 @@ def convert_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def _array_on_device(value: torch.Tensor) -> Any:
-    """Return a CuPy view of a tensor. Outside of `on_device`, CuPy's stream waits for torch's stream.
+    """Return a CuPy view of a tensor. Outside `on_device`, make CuPy's current stream wait for torch's.
 
-    DLPack would not support bfloat16 or, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
+    DLPack supports neither bfloat16 nor, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """
     cupy = cupy_module()
 
@@ -106,7 +106,7 @@ def _array_on_device(value: torch.Tensor) -> Any:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has its own memory, unlike the wrappers of torch.func."""
+    """Return whether a tensor has a storage, which wrapper tensors of torch.func lack."""
     try:
         tensor.untyped_storage()
     except RuntimeError:
@@ -115,19 +115,19 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a wrapper of torch.vmap, which hides one dimension. Always False in torch 2.6."""
+    """Return whether a tensor is a torch.vmap wrapper, which hides the batch dimension. Always False in torch 2.6."""
     unwrap = getattr(torch.func, "debug_unwrap", None)
     return unwrap is not None and unwrap(tensor, recurse=False).dim() > tensor.dim()
 
 
 class _Found:
-    """Holder of a tensor. torch.func would copy a list, but does not copy this object."""
+    """Container for one tensor. torch.func copies lists that it passes to a function, but not this object."""
 
     tensor: torch.Tensor
 
 
 class _InnermostTensor(torch.autograd.Function):
-    """Store the tensor beneath all wrappers of torch.func in a `_Found`; torch removes them before `forward` runs."""
+    """Function that stores its argument in a `_Found`; torch removes the wrappers of torch.func before `forward`."""
 
     @staticmethod
     def forward(tensor: torch.Tensor, holder: _Found) -> torch.Tensor:
@@ -148,17 +148,17 @@ class _InnermostTensor(torch.autograd.Function):
 
 
 def innermost_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor beneath the wrappers of torch.func; raise ValueError if torch.vmap has batched it."""
+    """Return the tensor inside the wrappers of torch.func; raise ValueError if torch.vmap has batched the tensor."""
     holder = _Found()
     _InnermostTensor.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
     return holder.tensor
 
 
 def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
-    """Call a function in a new thread, on this thread's CUDA stream, and return its result.
+    """Call a function in a new thread, on the caller's CUDA stream, and return its result.
 
-    Dispatch modes, transforms of torch.func, inference mode and default devices belong to a thread. Tensors created in
-    a new thread are therefore ordinary tensors.
+    Dispatch modes, transforms of torch.func, inference mode and default devices are thread-local. Tensors created in a
+    new thread are therefore ordinary tensors.
     """
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
     outcome: Future[R] = Future()
@@ -170,31 +170,31 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
         except BaseException as error:
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=run)  # starts in half the time of a pool of one thread
+    thread = threading.Thread(target=run)  # starts twice as fast as a pool of one thread
     thread.start()
     thread.join()
     return outcome.result()
 
 
 def as_array(value: torch.Tensor, what: str) -> Any:
-    """Return an array that views a dense tensor's memory, or the tensor itself if torch.vmap has batched it.
+    """Return an array that views the memory of a dense tensor, or the tensor itself if torch.vmap has batched it.
 
     Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released.
     """
-    value = value.resolve_neg()  # copies if torch has only marked the values as negated
+    value = value.resolve_neg()  # copies a tensor that torch only marked as negated
     try:
         return view_array(value, what)
-    except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
+    except RuntimeError:  # the tensor is, or the result would be, a torch.func wrapper
         pass
     try:
         value = innermost_tensor(value)
-    except ValueError:  # a batch of torch.vmap has no memory of this shape
+    except ValueError:  # a tensor batched by torch.vmap has no memory of this shape
         return value
     return in_plain_thread(view_array, value, what)
 
 
 def tensor_from(array: Any) -> torch.Tensor:
-    """Return a tensor that views an array's memory, as part of the original storage if torch allocated it."""
+    """Return a tensor that views an array's memory; if torch allocated that memory, the tensor shares its storage."""
     if isinstance(array, np.ndarray):
         if array.dtype.kind == "V":  # bfloat16
             return tensor_from(array.view(np.int16)).view(torch.bfloat16)
@@ -207,7 +207,7 @@ def tensor_from(array: Any) -> torch.Tensor:
 
 
 class _Handle:
-    """CUDA stream protocol for a torch stream, which torch supports since version 2.9."""
+    """CUDA stream protocol for a torch stream; the streams of torch have had the protocol since version 2.9."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -216,7 +216,7 @@ class _Handle:
         return 0, self.handle
 
 
-@functools.lru_cache(maxsize=256)  # key: device and handle; the object holds nothing else
+@functools.lru_cache(maxsize=256)  # key: all that the object holds
 def _wrap_stream(device: int, handle: int) -> Any:
     return cupy_module().cuda.Stream.from_external(_Handle(handle))
 
@@ -227,7 +227,7 @@ def _get_current_stream(device: int) -> Any:
 
 
 class _Allocator:
-    """CuPy allocator that uses torch's. Small arrays can share allocations, which cost more than kernel launches."""
+    """CuPy allocator that takes memory from torch. Small arrays can share one allocation, to save time."""
 
     def __init__(self, cuda: Any, device: torch.device, shares: bool) -> None:
         self.cuda, self.device, self.shares = cuda, device, shares
@@ -253,9 +253,9 @@ class _Allocator:
 
 @contextlib.contextmanager
 def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
-    """Run CuPy on a CUDA tensor's device and torch's current stream, with memory from torch's allocator.
+    """Make CuPy use a CUDA tensor's device, torch's current stream and torch's allocator; do nothing for a CPU tensor.
 
-    With `shares`, small arrays share an allocation, which lives as long as any of them. Use this for temporary arrays.
+    With `shares`, small arrays share an allocation, which is freed with the last of them; meant for temporary arrays.
     """
     if not tensor.is_cuda:
         yield

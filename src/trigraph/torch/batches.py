@@ -1,4 +1,4 @@
-"""Batches of torch.vmap. One call computes all entries on a graph that consists of disjoint copies of the graph."""
+"""Batching rules for torch.vmap. One call computes all entries, on a graph of disjoint copies of the original graph."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from trigraph.table import GRAPH_PARTS, SYMBOLS, Array
 from trigraph.torch.graphs import assemble, numbers, tensors, uncompiled
 from trigraph.torch.signatures import apply_to_entries
 
-MOST_ROWS = 1 << 16  # rows of an array that several entries share; more would take memory and save no time
+MOST_ROWS = 1 << 16  # maximum rows of an array with several entries; larger arrays need more memory and are not faster
 
 
 def find_member_axis(array: Array) -> int | None:
-    """Return the axis of nodes, edges or other members of a graph, or None if an array belongs to the whole graph."""
+    """Return the axis that counts nodes, edges or other members of a graph; None if the array has no such axis."""
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
 
 def copy_graph(graph: Any, number: int, reverse: bool) -> Any:
-    """Return `number` copies of a graph as one graph of tensors, with its reverse arrays if `reverse`."""
+    """Return `number` disjoint copies of a graph as one graph of tensors, with reverse arrays if `reverse`."""
     parts = GRAPH_PARTS[type(graph).__name__]
     given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
     for size, names in parts.numbered.items():
@@ -32,7 +32,7 @@ def copy_graph(graph: Any, number: int, reverse: bool) -> Any:
 
 
 def _repeat_array(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
-    """Return `number` copies of an array whose elements are numbers of members, shifted by `size` from copy to copy."""
+    """Return `number` concatenated copies of indices or offsets, where copy k is shifted by ``k * size``."""
     if t is None:
         return None
     shifts = size * torch.arange(number, dtype=t.dtype, device=t.device)[:, None]
@@ -42,20 +42,20 @@ def _repeat_array(t: Tensor | None, is_offsets: bool, size: int, number: int) ->
 
 
 def _shift_members(t: Tensor, shifts: Tensor) -> Tensor:
-    return torch.where(t < 0, t, t + shifts)  # -1 means none
+    return torch.where(t < 0, t, t + shifts)  # -1 marks a missing index
 
 
 def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the torch.vmap rule of a `TorchOperator`; `apply` calls it with flat arguments.
+    """Return the torch.vmap rule of the `TorchOperator` `op`; `apply` calls the operator with flat arguments.
 
-    An array that belongs to the whole graph, such as weights, cannot differ from copy to copy. If it is batched or its
-    gradient is wanted, the operator is applied to one entry after another.
+    All copies of a graph share arrays without a node or edge axis, such as weights. If such an array is batched or its
+    gradient is requested, the rule applies the operator to one entry after another.
     """
     axes = {a.name: find_member_axis(a) for a in (*op.op.arguments, *op.op.fields)}
     indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
     common = [f.name for f in op.op.fields if axes[f.name] is None]
     lengths = (len(parts.arrays) + len(parts.reverse) for _, parts in op.graphs)
-    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]  # reverse orders come last
+    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]  # last reverse arrays
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         number = info.batch_size
@@ -82,11 +82,11 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         return _place_batches_first(results)
 
     def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
-        """Return the stacked results of some entries."""
+        """Return the stacked results of the entries ``begin .. begin+number-1``, computed by one call."""
         arrays, keywords = op.unflatten(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
-        shifts: Any = None  # to add to indices, for each copy
+        shifts: Any = None  # offsets added to the indices of each copy
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
@@ -102,7 +102,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         stacked = []
         for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
             axis = axes[f.name]
-            if axis is None or t.dim() <= axis:  # not requested, without elements
+            if axis is None or t.dim() <= axis:  # a field that is not requested has no elements
                 stacked.append(t.expand(number, *t.shape))
                 continue
             t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
@@ -120,12 +120,12 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             elif d is not None:
                 return 1
         if not all(isinstance(n, int) for n in rows):
-            return 1  # symbolic sizes of a program: the indices might overflow for many copies
+            return 1  # with symbolic sizes, indices of many copies might overflow
         return max(1, MOST_ROWS // max(1, *rows))
 
     return uncompiled(rule)
 
 
 def _place_batches_first(results: Sequence[Tensor]) -> tuple[Any, Any]:
-    """Return the results of a rule, with the batched dimension first."""
+    """Return results and their batch dimensions (all 0) in the form that a torch.vmap rule returns."""
     return (tuple(results), (0,) * len(results)) if len(results) > 1 else (results[0], 0)

@@ -1,7 +1,7 @@
 """Derivatives of torch's operators: X_bwd for X_fwd, X_bwd2 for X_bwd, and X_bwd3 or plain forms for X_bwd2.
 
-X_bwd3 is the derivative of X_bwd2 for operators that are not linear in each input. It has no derivative itself: if
-another derivative may follow, torch differentiates the plain form of the operator instead.
+X_bwd3 is the derivative of X_bwd2 for operators that are not linear in each input. X_bwd3 has no derivative: if another
+derivative may follow, torch differentiates the operator's plain form (`trigraph.plain`) instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Results of `chosen`. Key: the choices of a call; nothing else decides which fields exist and which bwd reuses.
+        # Cache of `chosen`. The key is the choices of a call, which determine what fields exist and what bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
@@ -46,7 +46,7 @@ class Derivative:
         results = output if isinstance(output, tuple) else (output,)
         ctx.rest = inputs[count:]
         left, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
-        # Autograd frees saved tensors, including graphs, after the backward pass, and raises if they were modified.
+        # Autograd frees saved tensors (also those of graphs) after the backward pass, and raises if one was modified.
         saved = (*inputs[:count], *[None if i is None else results[i] for i in places])
         ctx.save_for_backward(*saved)
         if forwards:
@@ -59,8 +59,8 @@ class Derivative:
     def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without a derivative, and the positions of results that bwd reuses.
 
-        The former include fields that are not requested or do not exist for the attributes of the call. A position is
-        None if the result does not exist or if bwd does not read it, so that its memory can be freed or overwritten.
+        Fields without a derivative include those that are not requested or do not exist for the attributes of the call.
+        The position of a result is None if bwd does not read the result, whose memory can then be freed or overwritten.
         """
         if self.op.op.selective:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
@@ -84,7 +84,7 @@ class Derivative:
         return values, keywords
 
     def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
-        """Call a derivative with graph, attributes and backend of the original call; return its fields by name."""
+        """Call a derivative operator with graphs, attributes and backend of the original; return its fields by name."""
         if not fields:
             return {}
         result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
@@ -98,9 +98,9 @@ class Derivative:
     def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
         """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
-        For a multilinear operator, calls of its own orders give the gradients (`trigraph.backends.third.multilinear`),
-        and so derivatives of any order. Other operators use X_bwd3 if the backend has it and nothing is recorded or has
-        a tangent; otherwise they use the plain form.
+        For a multilinear operator, X_bwd and X_bwd2 give the gradients (`trigraph.backends.third.multilinear`), which
+        can be differentiated again. Other operators use X_bwd3 if the backend has it and no array is recorded or has a
+        tangent; otherwise they use the plain form.
         """
         if not self.spec.is_multilinear(keywords):
             bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
@@ -121,7 +121,7 @@ class Derivative:
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
-        if all(t is None for t in cotangents):  # happens for results that bwd reuses; zeros times NaN would be NaN
+        if all(t is None for t in cotangents):  # occurs for results that bwd reuses; zeros times NaN would be NaN
             return (None,) * len(needed)
         values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:
@@ -140,10 +140,10 @@ class Derivative:
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
     def plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
-        """Return the result of `backward` for a plain call of fwd whose gradients are not recorded, otherwise None.
+        """Return the result of `backward`, computed in C++, if a plain call of fwd is differentiated once, else None.
 
-        The arguments of bwd are the gradients of the outputs, the arrays of fwd and its results. The fields of bwd are
-        derivatives with respect to these arrays, and its attributes are the first attributes of fwd.
+        bwd takes the gradients of the outputs, the arrays of fwd and the results of fwd. The fields of bwd are the
+        derivatives with respect to the arrays of fwd, and its attributes are the first attributes of fwd.
         """
         bwd = self.later[0]
         native = bwd.native
@@ -164,8 +164,8 @@ class Derivative:
     def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
-        With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product. Its other fields are the
-        derivatives of the gradients along the tangents, because second derivatives are symmetric.
+        If bwd2 gets the tangents as gg_input, its field grad_output is the Jacobian-vector product. The other fields of
+        bwd2 are the derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
         values, keywords = self.arguments(ctx, saved)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
@@ -186,7 +186,7 @@ class Derivative:
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
-        # An assertion of torch fails if a differentiable result has no tangent.
+        # Torch asserts that each differentiable result has a tangent.
         named = ((n, by_field.get(n)) for n in self.fields)
         results = tuple(torch.zeros_like(values[n]) if t is None and n not in left else t for n, t in named)
         return results if len(results) > 1 else results[0]
@@ -220,7 +220,7 @@ class Derivative:
     def curvature(self, *arguments: Any) -> Any:
         """Return the result of `trigraph.torch.plain.curvature` for this operator."""
         values, keywords, *more = arguments
-        # Any operation of torch removes the wrappers of levels of torch.func that have ended; torch.func.vjp does not.
+        # `view_as`, like any torch operation, removes wrappers of finished torch.func levels; torch.func.vjp does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
         return curvature(self.spec, values, keywords, *more)
 
@@ -229,7 +229,7 @@ class Derivative:
     ) -> dict[str, torch.Tensor]:
         """Return the gradients of the function from `curvature` with respect to the wanted arrays.
 
-        If nothing else is recorded or has a tangent (`alone`), tensors need no wrappers of torch.func, which are slow.
+        With `alone`, no array is recorded or has a tangent, and the slow wrappers of torch.func are unnecessary.
         """
         arrays, function = curvature
         some = [n for n in wanted if n in arrays]
@@ -244,7 +244,7 @@ class Derivative:
 
 
 def register() -> None:
-    """Register the derivative of each operator for compiled programs and for all other calls."""
+    """Give each operator its `Derivative`, and register derivatives with torch for compiled programs."""
     for name, op in OPERATORS_OF_TORCH.items():
         derivative = op.derivative = Derivative(op)
 

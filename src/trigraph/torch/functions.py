@@ -1,6 +1,6 @@
-"""The public functions, which bind and check their arguments like the front door.
+"""Public functions of `trigraph.torch`, which bind and check arguments like `trigraph.backends.front_door`.
 
-With `out`, they compute directly. Otherwise they call torch's operators, which record the call for differentiation.
+With `out`, a function computes directly. Otherwise it calls a torch operator, which records calls for differentiation.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def _device_of(tensor: torch.Tensor) -> str:
 
 
 class _Tensors(ArrayLibrary):
-    """Dense tensors on one CPU or CUDA device. The operators check their dtypes."""
+    """Array library of dense tensors on one CPU or CUDA device. The operators check the dtypes."""
 
     def __init__(self) -> None:
         self.kind, self.backend = "torch", ""
@@ -58,7 +58,7 @@ TENSORS = _Tensors()
 
 
 def _list_existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
-    """Return whether each field exists, by combination of attributes; None if all fields always exist."""
+    """Map each combination of attributes to flags of the existing fields; return None if all fields always exist."""
     if not any(f.when for f in op.fields):
         return None
     attributes = [a for a in op.attributes if a.choices]
@@ -82,7 +82,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             raise ValueError(f"{name}: {label} is on {on}; expected {device}, where the arguments are")
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
-        if tensor.is_neg():  # the array would be a copy, and only the copy would be written
+        if tensor.is_neg():  # its array would be a copy, and the tensor would not be written
             raise ValueError(f"{name}: {label} has torch's negative bit; expected a tensor whose memory has its values")
     if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
@@ -98,7 +98,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
 
 
 def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
-    """Compute a call, write into the caller's tensors, and return all fields by name."""
+    """Compute a call, write the results to the caller's tensors, and return all fields by name."""
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first], shares=True):
@@ -106,7 +106,7 @@ def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any]
     except MemoryError as error:
         raise_named(op.op, error)
     for tensor in out.values() if isinstance(out, Mapping) else (out,):
-        torch.autograd.graph.increment_version(tensor)  # so that a backward pass that saved the tensor raises
+        torch.autograd.graph.increment_version(tensor)  # so that a backward pass with the saved tensor raises
     return results
 
 
@@ -116,7 +116,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _list_existing(table)
-    # Compute lazy attributes now: a compiled program has a guard on whether they exist.
+    # Compute lazy attributes now: compiled programs guard on their existence, and would be recompiled.
     orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
     for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
         for name, value in vars(type(thing)).items():
@@ -139,7 +139,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
             return outside(*args, out=out, backend=backend, **kwargs)
         _, device = check_arrays(table, values, TENSORS)
         check_graphs(table, values, TENSORS, device, stacklevel=3)
-        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check their values
+        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check the values
             check_attributes(table, values)
         if backend is not None:
             choose_backend(table, values, backend)

@@ -1,4 +1,4 @@
-"""Graph objects as tensors and numbers, for torch's operators and programs.
+"""Graph objects as tensors and numbers, for torch's operators and for exported or traced programs.
 
 A graph object holds NumPy or CuPy arrays, but torch's operators take tensors and numbers. Each graph therefore caches
 views of its arrays as tensors. `GraphTensors` holds tensors and numbers for programs with a graph argument; the graph
@@ -34,7 +34,7 @@ COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
 
 
 class _Owner:
-    """Weak reference to a graph, stored on its first tensor; copies of the tensor lose it."""
+    """Weak reference to a graph, stored on the graph's first tensor; copies of the tensor drop the reference."""
 
     def __init__(self, graph: Callable[[], Any] = lambda: None) -> None:
         self.graph = graph
@@ -49,12 +49,12 @@ def view_tensor(array: Any) -> Any:
         return array
     if not isinstance(array, np.ndarray):
         return tensor_from(array)
-    # Torch warns about read-only arrays. This array is declared writeable, but nothing writes to it.
+    # Torch warns about read-only arrays. The new array is declared writeable, but nothing writes to it.
     return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
 
 
 def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
-    """Return arrays as ordinary tensors, regardless of the modes and transforms that are active.
+    """Return arrays as ordinary tensors, regardless of active modes and transforms.
 
     Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors made in
     inference mode. The cached tensors of a graph outlive such modes and must not depend on them.
@@ -63,7 +63,7 @@ def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # one stands for all; an empty tensor may look plain
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # checks one tensor; an empty one may look plain
         return plain
     return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
@@ -80,11 +80,11 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _cache_graph_tensors(graph: Any) -> None:
     """Cache the arrays of a graph as tensors, and the reverse arrays once they exist.
 
-    The tensors are views of arrays that never change, and are kept with the graph in `_built`.
+    The tensors are views of arrays that never change, and are stored in the graph's `_built`.
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if graph.kind == "cupy":
-        if not torch.backends.cuda.is_built():  # no tensor can share the graph's device
+        if not torch.backends.cuda.is_built():  # torch has no CUDA tensors
             return
         built.setdefault("streams", set()).add(_current_stream(graph))
     if "tensors" not in built:
@@ -99,7 +99,7 @@ def _current_stream(graph: Any) -> Any:
 
 
 def record_streams(graphs: Iterable[Any]) -> None:
-    """Prevent reuse of the memory of graphs built on another stream until the current stream is done."""
+    """Keep torch from reusing the memory of graphs built on another stream before the current stream is done."""
     for graph in graphs:
         built = {} if graph is None else graph._built
         if "streams" in built and built["streams"] != {stream := _current_stream(graph)}:
@@ -121,7 +121,7 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors, followed by its reverse arrays or by None for each of them.
+    """Return the arrays of a graph as tensors, followed by its reverse arrays, or by a None for each reverse array.
 
     The reverse arrays are built once per graph, except in a compiled program, which builds missing ones in each call.
     """
@@ -186,7 +186,7 @@ def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[i
 
 
 def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
-    """Build a graph from numbers and previously checked arrays, without checks; None if the first array is None."""
+    """Build a graph from previously checked arrays and numbers; return None if the first array is None."""
     if arrays[0] is None:
         return None
     parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
@@ -205,10 +205,10 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
 
 
 def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long: Any = None) -> Any:
-    """Build a graph whose arrays are the memory of these tensors, including reverse tensors, without checks.
+    """Build a graph, without checks, whose arrays share the memory of tensors (including reverse tensors).
 
-    The tensors may change later, but the numbers may not. `long` holds the `LongRows` of offsets by name. Other offsets
-    must never have long rows, so that no call searches for them.
+    The values of the tensors may change later, but the numbers may not. `long` maps names of offsets to `LongRows`.
+    Other offsets must never have long rows, because no call searches for them.
     """
     with on_device(tensors_of_graph[0]):
         graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
@@ -235,8 +235,8 @@ class GraphTensors:
 
     Notes
     -----
-    Construct it with :meth:`of`. In an exported or traced program, :meth:`graph` returns the graph object. It is not
-    checked again, not even after a write to its tensors, and works with `trigraph.torch` only. A program exported with
+    Construct instances with :meth:`of`. In an exported or traced program, :meth:`graph` returns a graph object, which
+    is not checked, even after a write to its tensors, and works with `trigraph.torch` only. A program exported with
     :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, supports graphs of any size with the same
     `numbers`.
     """
@@ -247,7 +247,7 @@ class GraphTensors:
 
     @classmethod
     def of(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
-        """Return copies of the tensors of a graph, including its reverse arrays, and its numbers.
+        """Return a `GraphTensors` with copies of the tensors of a graph, including reverse arrays, and its numbers.
 
         Raises
         ------
@@ -257,7 +257,7 @@ class GraphTensors:
         if type(graph).__name__ not in GRAPH_PARTS:
             expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
-        # Copies, because a caller may write to these tensors, but not to the memory of a checked graph.
+        # The tensors are copies, because a caller may write to them, but not to the memory of a checked graph.
         copies = [None if t is None else t.detach().clone() for t in tensors(graph, True)]
         return cls(type(graph).__name__, copies, list(constants(graph)))
 
@@ -274,8 +274,8 @@ class GraphTensors:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle for `torch.save` as a graph, which `torch.load` rebuilds and checks.
 
-        Safe loading could call this class with arbitrary tensors of a checkpoint and modify them afterwards. Therefore
-        only `rebuilt_apart`, whose tensors are copies, is registered for safe loading.
+        If safe loading could call this class, a checkpoint could modify the tensors after the check. Therefore only
+        `rebuilt_apart`, whose tensors are copies, is registered for safe loading.
         """
         if protocol != torch.serialization.DEFAULT_PROTOCOL:
             return super().__reduce_ex__(protocol)
@@ -283,14 +283,14 @@ class GraphTensors:
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the graph object of a checkpoint. Its constructor checks `arguments`, which are tensors."""
+    """Return the graph stored in a checkpoint. Its constructor checks `arguments`, which are tensors and numbers."""
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
 
 
 def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
-    """Return the `GraphTensors` of a checkpoint, made from the graph that `rebuilt` returns."""
+    """Return the `GraphTensors` stored in a checkpoint, made from the graph that `rebuilt` returns."""
     return GraphTensors.of(rebuilt(type_name, arguments))
 
 
@@ -298,7 +298,7 @@ MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, 
 
 
 def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
-    """Pickle a graph with tensors for torch.save, which is recognized by its protocol, and with arrays otherwise.
+    """Pickle a graph with tensors for torch.save, recognized by the pickle protocol, and with arrays otherwise.
 
     `torch.load` with weights_only=True loads tensors and numbers and calls `rebuilt`, which checks them.
     """
@@ -310,10 +310,10 @@ def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from compilation: a compiled program breaks its graph at each call.
+    """Exclude a function from compilation: each call of the function causes a graph break in a compiled program.
 
     `torch.compiler.disable` takes a second to import torch's compiler, so it is called only when a program is compiled
-    for the first time. From then on it also applies to callers that the compiler runs uncompiled.
+    for the first time. From then on, it also applies to calls from code that is not compiled.
     """
     if not COMPILED:
         return _disable_compilation(function)
@@ -330,7 +330,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from compilation; if torch supports it, errors of ``fullgraph=True`` show the reason."""
+    """Exclude a function from compilation; in new versions of torch, errors of ``fullgraph=True`` show the reason."""
     text = (
         "trigraph builds graphs, finds neighbours and takes derivatives outside of compiled programs: "
         "with fullgraph=True pass a graph (trigraph.CSC.from_edge_index) or neighbors; "
@@ -341,16 +341,16 @@ def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def copy_code(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function that shares its source with others a separate code object.
+    """Give a separate code object to a function whose source also defines other functions.
 
-    Torch's compiler limits the number of compilations of each code object.
+    Torch's compiler limits the number of compilations per code object.
     """
     function.__code__ = function.__code__.replace(co_name=function.__name__)
     return function
 
 
 def _build_outside(cls: type) -> None:
-    """Exclude the construction of graphs, which uses NumPy or CuPy, from compilation."""
+    """Exclude the methods that construct graphs, which use NumPy or CuPy, from compilation."""
     for name, method in list(vars(cls).items()):
         if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
             shared = isinstance(method, classmethod)
@@ -359,7 +359,7 @@ def _build_outside(cls: type) -> None:
 
 
 def register(library: torch.library.Library) -> None:
-    """Register graph objects with torch, and cache tensors with all graphs that are built from now on."""
+    """Register graph objects with torch, and make all graphs built from now on cache their tensors."""
     results = ", ".join("Tensor" for _ in ReverseCSC._fields)
     library.define(
         "reverse_csc(Tensor offsets, Tensor indices, Tensor edge_ids, SymInt num_src_nodes, SymInt num_edges) -> "

@@ -1,8 +1,7 @@
-"""Two directional derivatives at once: arithmetic with numbers f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0.
+"""Arithmetic with jets f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0, for derivatives along two directions at once.
 
-The plain forms (`trigraph.plain`) can compute with these numbers instead of tensors. For inputs x + a e + c d, the
-parts of a result are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero, and
-nothing is computed for it.
+The plain forms (`trigraph.plain`) can compute with jets instead of tensors. For inputs x + a e + c d, the parts of a
+result are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero and costs no time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,17 +14,17 @@ from torch import Tensor
 
 from trigraph.torch.signatures import Elementwise, allow_nesting
 
-PARTS = range(4)  # f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
+PARTS = range(4)  # indices of f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
 
 
 class Jet:
-    """Tensor with its derivatives along two directions, all of the same shape."""
+    """Tensor with its first and mixed second derivatives along two directions, all of the same shape."""
 
     def __init__(self, parts: Iterable[Tensor | None]) -> None:
         self.parts = tuple(parts)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the value, such as the shape."""
+        """Return an attribute of the value f, such as its shape."""
         return getattr(self.parts[0], name)
 
     def __getitem__(self, at: Any) -> "Jet":
@@ -40,11 +39,11 @@ class Jet:
         return (Jet(None if t is None else t[i] for t in rows) for i in range(self.shape[0]))
 
     def reshape(self, *shape: int) -> "Jet":
-        """Reshape like a tensor."""
+        """Reshape each part, like `torch.Tensor.reshape`."""
         return linear(lambda t: t.reshape(*shape), self)
 
     def sum(self, axis: int) -> "Jet":
-        """Sum like a tensor."""
+        """Sum each part over an axis, like `torch.Tensor.sum`."""
         return linear(lambda t: t.sum(axis), self)
 
     def __neg__(self) -> "Jet":
@@ -100,17 +99,17 @@ class Jet:
 
 
 def jet(value: Any) -> Jet:
-    """Return a tensor or number as a constant jet; return a jet unchanged."""
+    """Convert a tensor or number to a constant jet; return a jet unchanged."""
     return value if isinstance(value, Jet) else Jet((value, None, None, None))
 
 
 def linear(function: Callable[[Tensor], Tensor], x: Jet) -> Jet:
-    """Apply a linear function to each part."""
+    """Apply a linear function to each part of a jet."""
     return Jet([None if t is None else function(t) for t in x.parts])
 
 
 def joined(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return a version of `torch.stack` or `torch.concatenate` for tensors or jets."""
+    """Extend `torch.stack` or `torch.concatenate` from tensors to jets."""
 
     def of(arguments: Sequence[Any], axis: int = 0) -> Any:
         if not any(isinstance(a, Jet) for a in arguments):
@@ -129,7 +128,7 @@ def joined(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
-    """Apply a function that is linear in each argument, by the product rule."""
+    """Apply a function that is linear in each argument to tensors or jets, by the product rule."""
     if not any(isinstance(a, Jet) for a in arguments):
         return function(*arguments)
     sums: list[Tensor | None] = [None, None, None, None]
@@ -143,7 +142,7 @@ def multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
 
 
 def add_to(sums: list[Tensor | None], k: int, term: Tensor) -> None:
-    """Add a term to part `k`."""
+    """Add a term to part `k` of a jet, where None means zero."""
     before = sums[k]
     sums[k] = term if before is None else before + term
 
@@ -157,9 +156,9 @@ def bits(places: Sequence[int]) -> int:
 
 
 def compose(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
-    """Return an elementwise function for tensors and jets.
+    """Extend an elementwise function from tensors to jets.
 
-    `derivatives` are the first two derivatives; each takes the value and the argument of the function.
+    `derivatives` are its first two derivatives; each takes the value and the argument of the function.
     """
 
     def of(x: Any) -> Any:
@@ -213,7 +212,7 @@ class _Expm1(Elementwise):
 
 
 class Namespace:
-    """Functions of torch for tensors and jets. Functions that are not defined here use the values alone."""
+    """Functions of torch for tensors and jets. Functions that are not defined here use only the values of jets."""
 
     where, stack, concatenate = map(staticmethod, (where, joined(torch.stack), joined(torch.concatenate)))
     sin = staticmethod(compose(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
@@ -234,7 +233,7 @@ class Namespace:
 
 
 def make_linear(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Extend a function of tensors that is linear in its first argument to jets."""
+    """Extend a function that is linear in its first argument from tensors to jets."""
     return lambda rows, *rest: (
         linear(lambda t: function(t, *rest), rows) if isinstance(rows, Jet) else function(rows, *rest)
     )

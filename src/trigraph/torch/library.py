@@ -1,9 +1,9 @@
-"""Torch's operators ``trigraph::X_fwd``, ``X_bwd`` and ``X_bwd2``, one for each order of each definition of the table.
+"""Torch's operators ``trigraph::X_fwd``, ``X_bwd``, ``X_bwd2`` and, if needed, ``X_bwd3`` for each definition X.
 
 The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend
 and, for derivatives, the names of the requested fields. It returns a tensor for each field; the tensor has no elements
-if the field is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2 is the derivative of
-X_bwd. Forward mode uses the same operators (`trigraph.torch.derivatives`).
+if the field is not requested or does not exist. X_bwd is the derivative of X_fwd, X_bwd2 of X_bwd, and X_bwd3 of
+X_bwd2. Forward mode uses the same operators (`trigraph.torch.derivatives`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +27,18 @@ LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
 class TorchOperator:
-    """Operator of the table as a torch operator: schema, order of the arguments, and kernels.
+    """Torch operator for an operator of the table: schema, order of the arguments, and kernels.
 
     Arguments have two forms. Within trigraph, they are a list of arrays in the order of the table, and `keywords`:
-    graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, they are flat
-    (`flatten`), with graph objects as tensors and numbers.
+    graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten` makes one
+    list of all arguments, with graph objects as tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
         self.op = op
         self.array_names = tuple(a.name for a in op.arguments)
         self.graphs = tuple((a.name, GRAPH_PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
-        self.labels = tuple(f"{op.name}: {name}" for name in self.array_names)  # for messages
+        self.labels = tuple(f"{op.name}: {name}" for name in self.array_names)  # for error messages
         self.num_arrays = len(self.array_names)
         self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
@@ -47,7 +47,7 @@ class TorchOperator:
         self.native: NativeOperator | None = None
         self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
-        self.derivative: Any = None  # set by `trigraph.torch.derivatives`, because it consists of operators
+        self.derivative: Any = None  # `trigraph.torch.derivatives` sets the `Derivative` when all operators exist
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call the operator, and record the call if an array requires a gradient or has a tangent."""
@@ -75,9 +75,9 @@ class TorchOperator:
             ) from error
 
     def compute_plain(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Compute a plain call in C++, and record it if an array requires a gradient; None if not plain or refused.
+        """Compute a plain call in C++, and record it if an array requires a gradient; return None for other calls.
 
-        Plain calls run on the CPU with the default backend, outside of programs, transforms and forward mode.
+        A plain call is on the CPU with the default backend, outside compiled programs, transforms and forward mode.
         """
         native = self.native
         if native is None or keywords["backend"] or (needed := native.look(arrays)) is None:
@@ -90,12 +90,12 @@ class TorchOperator:
             if recorded:
                 return self.plain_function.apply(rest, [keywords[name] for name in self.plain_names], *arrays)
             return native.eager(*arrays, *rest)
-        except REFUSED:  # a transform that is active also causes a RuntimeError
+        except REFUSED:  # an active transform of torch.func also causes a RuntimeError
             return None
 
     @lazy
     def plain_function(self) -> Any:
-        """`torch.autograd.Function` that records a plain call."""
+        """`torch.autograd.Function` that computes a plain call in C++ and records it."""
         eager: Any = self.native.eager if self.native else None
         numbered = self.num_tensors - self.num_arrays
 
@@ -119,10 +119,10 @@ class TorchOperator:
     def call_flat(self, *args: Any) -> Any:
         """Call the operator with flat arguments, and record the call like `__call__`.
 
-        Raise RuntimeError if torch.func differentiates it inside a compiled program, because torch has no kernel.
+        Raise RuntimeError if torch.func differentiates the operator in a compiled program, which torch cannot do.
         """
         arrays = args[: self.num_arrays]
-        # Compiled programs do not update the current level of `forward_ad`.
+        # The level is 0, because compiled programs do not update the current level of `forward_ad`.
         forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
             return self.compute_unrecorded(args)
@@ -136,11 +136,11 @@ class TorchOperator:
 
     @lazy
     def function(self) -> Any:
-        """`torch.autograd.Function` that records a call outside of compiled programs, which record `overload`.
+        """`torch.autograd.Function` that records a call; compiled programs record `overload` instead.
 
-        Its first argument says whether forward mode is active; if not, no tensors are saved for forward mode.
+        Its first argument says whether forward mode is active, for which more tensors must be saved.
         """
-        # A nested vmap may have further levels, for which only a custom function has rules.
+        # The batched call may belong to outer levels of torch.func, whose rules only a custom function has.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
@@ -170,7 +170,7 @@ class TorchOperator:
         return Recorded
 
     def compute_unrecorded(self, args: Sequence[Any]) -> Any:
-        """Call the operator with flat arguments, in C++ if possible."""
+        """Call the operator with flat arguments, without recording and in C++ if possible."""
         native = self.native
         if native is not None and not args[self.backend_place] and args[self.first].device.type == "cpu":
             results = native(args)
@@ -180,17 +180,17 @@ class TorchOperator:
 
     @lazy
     def overload(self) -> Any:
-        """Operator in torch's dispatcher."""
+        """Operator ``trigraph::X`` in torch's dispatcher."""
         return getattr(torch.ops.trigraph, self.op.name).default
 
     @lazy
     def composite(self) -> Any:
-        """Operator that compiled programs call, implemented by `call_flat`."""
+        """Operator ``trigraph::call_X``, which compiled programs call; `call_flat` implements it."""
         return getattr(torch.ops.trigraph, f"call_{self.op.name}").default
 
     @property
     def schema(self) -> str:
-        """Types and names of arguments and results, without the operator's name."""
+        """Torch schema (types and names of arguments, types of results) without the operator's name."""
         parameters = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
         for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
             for array in (*parts.arrays, *parts.reverse):
@@ -205,7 +205,7 @@ class TorchOperator:
         return f"({', '.join(parameters)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
     def flatten(self, arrays: Sequence[Any], keywords: Mapping[str, Any], reverse: bool) -> list[Any]:
-        """Return flat arguments for the dispatcher, including the reverse orders of graphs if `reverse`."""
+        """Return flat arguments for the dispatcher, including the reverse arrays of graphs if `reverse`."""
         flat, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
             graph = keywords[name]
@@ -218,7 +218,7 @@ class TorchOperator:
         return flat + numbers_of_graphs + [keywords[name] for name in self.plain_names]
 
     def unflatten(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays and `keywords` from flat arguments; `convert` is applied to arrays of new graph objects."""
+        """Return arrays and `keywords` from flat arguments; apply `convert` to the arrays of new graph objects."""
         keywords = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
@@ -233,12 +233,12 @@ class TorchOperator:
 
     @lazy
     def kernel(self) -> Callable[..., Any]:
-        """Kernel of the dispatcher for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
+        """Dispatcher kernel for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
 
         def run(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                # Arrays of a graph are also viewed on torch's stream: CuPy's stream must not wait during a capture.
+                # Graph arrays, too, are viewed within `on_device`: CuPy's stream must not wait during a graph capture.
                 with on_device(first, shares=True):
                     fields = self.compute(args).values()
                 if self.op.single:
@@ -250,10 +250,10 @@ class TorchOperator:
         return uncompiled(run)
 
     def compute(self, args: Sequence[Any], out: Any = None) -> dict[str, Any]:
-        """Check a call with flat arguments and compute on their device, which `on_device` has made current.
+        """Check a call with flat arguments, and compute it on their device, which `on_device` has made current.
 
-        Return the fields by name, with the caller's tensors from `out`. On a device, torch allocates the results:
-        `Tensor.record_stream` cannot protect the memory of another library from reuse while another stream reads it.
+        Return the fields by name, with the caller's tensors from `out`. On a CUDA device, torch allocates the results:
+        `Tensor.record_stream` cannot keep memory of another library from being reused while another stream reads it.
         """
         op, (arrays, values) = self.op, self.unflatten(args, view_array)
         like: torch.Tensor = arrays[self.first]
@@ -286,7 +286,7 @@ class TorchOperator:
         }
 
     def fake(self, *args: Any) -> Any:
-        """Return uninitialized tensors with the shapes and dtypes of `compute`."""
+        """Return uninitialized tensors with the shapes and dtypes of the results (torch's fake implementation)."""
         arrays, keywords = self.unflatten(args, lambda t: t)
         values = {**keywords, **dict(zip(self.array_names, arrays, strict=True))}
         op, first = self.op, arrays[self.first]
@@ -312,7 +312,7 @@ class TorchOperator:
 
 
 def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
-    """Convert half-precision tensors to float32 under autocast, according to its policy for sums."""
+    """Convert half-precision tensors to float32 under autocast, which computes sums in float32."""
     if not torch.is_autocast_enabled(device):
         return arrays
     half = (torch.float16, torch.bfloat16)
@@ -325,9 +325,9 @@ def requires_grad(arrays: Sequence[Any]) -> bool:
 
 
 def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
-    """Return whether an array has a forward-mode tangent at this level, or may have one beneath torch.func's wrappers.
+    """Return whether an array has a forward-mode tangent at a level, or may have one inside a torch.func wrapper.
 
-    The default is the current level.
+    The default of `level` is the current level.
     """
     floating = [a for a in arrays if a is not None and a.is_floating_point()]
     return not all(map(has_storage, floating)) or any(

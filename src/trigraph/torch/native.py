@@ -1,9 +1,9 @@
 """Torch's operators in C++ (``fortran/torch.cpp``), which compute on the CPU without Python, if they were built.
 
 An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers instead of
-choices, and with a number whose bits are the requested fields. If its checks refuse a call, ``trigraph::X`` computes
-the call or raises an error with the reason. ``trigraph_cpu::eager_X`` is the same operator without a derivative, for
-which torch would call Python each time. If a dispatch mode is active, as in a trace, it calls ``trigraph_cpu::X``.
+choices, and with a bit mask of the requested fields. If its checks refuse a call, ``trigraph::X`` computes the call or
+raises an error with the reason. ``trigraph_cpu::eager_X`` is the same operator without a derivative, which would make
+torch call Python each time. While a dispatch mode is active, as in tracing, ``eager_X`` calls ``trigraph_cpu::X``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _load_library() -> Any:
-    """Load the operators; return their namespace, or None if there are none."""
+    """Load the C++ operators, and return their namespace, or None if they were not built."""
     if torch_operators()[0] != "C++":
         return None
     try:
         lead_library()
-    except (ImportError, ValueError):  # there is no build of the fast path; calls will raise this error again
+    except (ImportError, ValueError):  # the fast path has no build; each call will raise this error again
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
     return torch.ops.trigraph_cpu
@@ -40,15 +40,14 @@ _FRAGMENT = torch.library.Library("trigraph_cpu", "FRAGMENT") if _OPERATORS else
 
 
 class NativeOperator:
-    """Operator in C++. `fake` and `vmap` are the rules of ``trigraph::X`` for its flat arguments."""
+    """Operator in C++. `fake` and `vmap` are the rules of ``trigraph::X``, which take flat arguments."""
 
     def __init__(self, op: Operator, numbers: int, fake: Callable[..., Any], vmap: Callable[..., Any]) -> None:
         self.op, self.overload = op, getattr(_OPERATORS, op.name).default
         self.start = numbers  # position of the first attribute among the arguments
         self.stop = numbers + len(op.attributes)
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
-        # Results of `mask`. Key: the names of the requested fields; nothing else decides the bits.
-        self.masks: dict[str, int] = {}
+        self.masks: dict[str, int] = {}  # cache of `mask`, by its argument
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
         cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
@@ -66,7 +65,7 @@ class NativeOperator:
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
 
     def register_autograd(self, backward: Callable[..., Any], save: Callable[..., Any]) -> None:
-        """Register the derivative of ``trigraph::X``, which programs traced without a derivative need."""
+        """Register the derivative of ``trigraph::X``, for programs that are traced first and differentiated later."""
         torch.library.register_autograd(
             f"trigraph_cpu::{self.op.name}",
             backward,
@@ -77,7 +76,7 @@ class NativeOperator:
     def look(self, arrays: Sequence[Any]) -> bool | None:
         """Return whether one of the arrays requires a gradient, or None if the call is not plain.
 
-        A call is plain if it has torch's own tensors on the CPU, outside of programs, transforms and forward mode.
+        A call is plain if its arrays are ordinary CPU tensors, outside compiled programs, transforms and forward mode.
         """
         if torch.compiler.is_compiling():
             return None
@@ -92,15 +91,15 @@ class NativeOperator:
                     needed = needed or array.requires_grad
                 else:
                     return None
-            # If forward mode is active, `unpack_dual` returns another tensor, so `is` fails.
+            # If forward mode is active, `unpack_dual` returns another tensor.
             return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None
 
     def number_rest(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
-        """Return the arguments after the arrays, or None if the operator cannot take the graphs or attributes.
+        """Return the arguments that follow the arrays, or None if the operator does not accept graphs or attributes.
 
-        They include the reverse arrays of graphs if `reverse`.
+        With `reverse`, the arguments include the reverse arrays of graphs.
         """
         rest: list[Any] = []
         numbers: list[Any] = []
@@ -132,7 +131,7 @@ class NativeOperator:
         return [*args[: self.start], *numbers, self.mask(args[-1])]
 
     def mask(self, wanted: str) -> int:
-        """Return the bits for the names of requested fields, which are separated by commas."""
+        """Return the bit mask of the requested fields; `wanted` has their names, separated by commas."""
         mask = self.masks.get(wanted)
         if mask is None:
             mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
@@ -154,9 +153,9 @@ class NativeOperator:
 
 
 def native(op: Operator, *rules: Any) -> NativeOperator | None:
-    """Return the operator in C++, or None if there is none.
+    """Return the C++ form of an operator, or None if it does not exist.
 
-    There is none for third derivatives of definitions that are linear for some choices, which use lower orders.
+    It does not exist for third derivatives of definitions that are linear for some choices, which use lower orders.
     """
     if not hasattr(_OPERATORS, op.name) or (op.order == 3 and op.definition.linear_when):
         return None

@@ -29,6 +29,6 @@ __all__ = [
     "add_self_loops",
 ]
 
-# Old pickles of models refer to these modules, from when `trigraph.torch.nn` was a folder.
+# Old pickles of models name these modules, because `trigraph.torch.nn` used to be a folder.
 for _module in (activations, gat, gemnet, gno, weighted, compiled, dimenet, potential, structures):
     _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module

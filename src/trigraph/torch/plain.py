@@ -1,6 +1,6 @@
-"""The plain form of every operator (`trigraph.plain`) in torch's operations and in multilinear operators.
+"""Plain forms of all operators (`trigraph.plain`) in operations of torch and in multilinear operators of trigraph.
 
-It gives third and higher derivatives; `trigraph.torch` computes the first two with its operators.
+Plain forms give third and higher derivatives; the operators of `trigraph.torch` give the first two.
 """
 
 import math
@@ -19,13 +19,13 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.signatures import EachEntry, allow_nesting
 
 Values = Mapping[str, Any]
-# Names of the index arrays of `Segments` in `trigraph.plain`, by argument.
+# Name in `trigraph.plain` of the index array of each `Segments` argument.
 SEGMENTS = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "input_of_triplet"}
 
 
 def _scatter(rows: Tensor, index: Tensor, num: int) -> Tensor:
     zeros = rows.new_zeros(num, *rows.shape[1:])
-    if rows.is_cuda:  # on a device, index_add adds in any order, but index_put sorts the indices
+    if rows.is_cuda:  # index_add of CUDA tensors adds in random order; index_put sorts the indices
         return zeros.index_put((index,), rows, accumulate=True)
     return zeros.index_add(0, index, rows)
 
@@ -38,9 +38,9 @@ def _extremum(rows: Tensor, index: Tensor, num: int, which: str) -> Tensor:
 def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
     """Return the number of groups and the arrays from which `_aggregate` makes a graph.
 
-    In this graph each row p is a source and a destination with one edge between them, whose kernel is index[p].
+    In this graph, one edge leads from source p to destination p for each row p; the kernel of the edge is index[p].
     """
-    # In traced programs, shapes are symbols, but `len` of a tensor is a constant.
+    # `len(index)` would be a constant in traced programs, whereas `shape` is symbolic.
     rows = torch.arange(index.shape[0] + 1, device=index.device)
     sizes = torch.zeros(num, dtype=index.dtype, device=index.device).index_add(0, index, torch.ones_like(index))
     offsets = torch.cat([rows[:1], sizes.cumsum(0)])
@@ -60,8 +60,8 @@ def _aggregate(
 class _Trilinear(EachEntry):
     """Derivative of the sum over rows p of a_p M_k(p) b_p with respect to a, b or M, where k(p) is the row's group.
 
-    `gno_aggregate` computes all three without a matrix for each row. `which` is the position of the result among
-    a (rows, A), b (rows, B) and M (groups, A, B); the other two are given in this order.
+    `gno_aggregate` computes all three without storing a matrix for each row. `which` is the position of the result in
+    the list a (rows, A), b (rows, B), M (groups, A, B); x and y are the other two, in the order of the list.
     """
 
     @staticmethod
@@ -111,7 +111,7 @@ _outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
 
 
 def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
-    """Compute `_outer` of jets, with one call for each part of a and all parts of b that multiply it."""
+    """Compute `_outer` of jets, with one call for each part of a, which takes all parts of b that multiply the part."""
     a, b = jet(a), jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
     for k in PARTS:
@@ -125,7 +125,7 @@ def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
 
 
 class _Bessel(EachEntry):
-    """Functions j_l and j_(l+1), whose derivatives follow from both (DLMF 10.51.2) instead of from their series."""
+    """Spherical Bessel functions j_l and j_(l+1); their derivatives use both values (DLMF 10.51.2) instead of series."""
 
     @staticmethod
     def forward(l: int, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
@@ -162,11 +162,11 @@ def _bessel(l: int, x: Any) -> Any:  # noqa: E741
 
 
 def _constant(x: Any) -> Any:
-    return x.detach()  # for a jet, its value without derivatives
+    return x.detach()  # the value without derivatives, also for a jet
 
 
 class _Harmonics(EachEntry):
-    """`trigraph.plain.harmonics`, whose derivatives are products with constants."""
+    """`trigraph.plain.harmonics` with derivatives that are products with constant matrices."""
 
     @staticmethod
     def forward(unit: Tensor, gradient: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class _Harmonics(EachEntry):
 
 
 def _derivatives(S: Tensor, gradient: Tensor) -> Tensor:
-    """Return derivatives of polynomials S (rows, s) in three coordinates, (rows, 3, s)."""
+    """Return the derivatives (rows, 3, s) of polynomials S (rows, s) with respect to three coordinates."""
     return (S @ gradient).unflatten(1, (3, -1))
 
 
@@ -211,7 +211,7 @@ def _harmonics(unit: Any, degree: int) -> Any:
 
 
 class _Softmax(EachEntry):
-    """Softmax whose derivatives compute deviations from means; derivatives of quotients would lose them by rounding."""
+    """Softmax with derivatives in terms of deviations from means, which the quotient rule would lose to rounding."""
 
     @staticmethod
     def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:
@@ -272,7 +272,7 @@ LIBRARY = plain.Library(
 
 
 def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the index arrays of the graphs, and the sizes of graphs and attributes."""
+    """Return the index arrays of the graphs, and `keywords` with the sizes of the graphs added."""
     arrays: dict[str, Tensor] = {}
     kind = GRAPHS[spec.graph] if spec.graph else None
     for argument in kind.arguments if kind else ():
@@ -299,7 +299,7 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
-        """Return the outputs for arrays by name, and graphs and attributes. Half precision is summed in float32."""
+        """Return the outputs for arrays (`values`) and graphs and attributes (`keywords`). Sum half precision in float32."""
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
@@ -315,9 +315,9 @@ def curvature(
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
     """Return the arrays that bwd2 depends on, by name, and a function that maps some of them to a number.
 
-    Let F be the operator, a the arrays gg_, g the arrays grad_, c the `seeds`, by the names of bwd2's fields, and b the
-    arrays `mixed`, by the names of inputs. The number is <c of g, J a> + <g, D^2 F [a, c of the inputs] + J b>. Without
-    b, it is the inner product of the seeds and bwd2's results.
+    Let F be the operator with Jacobian J, a the arrays gg_*, g the arrays grad_*, c the `seeds` (c_g for bwd2's fields
+    grad_*, c_x for its other fields), and b the arrays `mixed`, one for each input. The number is <c_g, J a> +
+    <g, D^2 F [a, c_x] + J b>. Without b, it is the inner product of the seeds and bwd2's results.
     """
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     grads = [f"grad_{a.name}" for a in spec.outputs]

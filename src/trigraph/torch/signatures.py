@@ -1,4 +1,4 @@
-"""Common parts of custom autograd functions: signatures, which `apply` reads, forward mode, and vmap."""
+"""Common parts of custom autograd functions: signatures (which `apply` reads), forward mode and vmap."""
 
 import functools
 import inspect
@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 
 
 class _WithoutDefaults(inspect.Signature):
-    """Signature of a function without default arguments, which binds arguments as they are given."""
+    """Signature of a function without default arguments, which binds arguments without inspecting them."""
 
     class Bound(NamedTuple):
-        """Part of `inspect.BoundArguments` that torch uses."""
+        """Subset of `inspect.BoundArguments` that torch uses."""
 
         args: tuple[Any, ...]
         kwargs: dict[str, Any]
@@ -22,27 +22,27 @@ class _WithoutDefaults(inspect.Signature):
             """Do nothing."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the arguments."""
+        """Return the arguments as given."""
         return self.Bound(args, kwargs)
 
 
 def without_defaults(function: type[torch.autograd.Function]) -> None:
-    """Save each call of `function.apply` the search for default arguments, because `forward` has none."""
+    """Skip the search for default arguments in each `function.apply`; `forward` must not have any."""
     function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
 
 def allow_nesting(jvp: Callable[..., Any]) -> Any:
     """Return a `jvp` for a custom function that outer levels of torch.func can also differentiate in forward mode.
 
-    The given `jvp` takes the saved tensors as its second argument. Torch disables forward mode while a `jvp` runs,
-    which silently loses the tangents of outer levels, and the saved tensors have tangents of the function's own level.
+    The given `jvp` takes the saved tensors as its second argument. Torch disables forward mode while a `jvp` runs, and
+    so silently loses the tangents of outer levels; the saved tensors still have tangents of the function's own level.
     """
 
     @functools.wraps(jvp)
     def rule(ctx: Any, *tangents: Any) -> Any:
         floating = [t is not None and t.is_floating_point() for t in ctx.saved_tensors]
         pairs = zip(ctx.saved_tensors, floating, strict=True)
-        # Compiled programs do not update the current level of `forward_ad`.
+        # The level is 0, because compiled programs do not update the current level of `forward_ad`.
         saved = [forward_ad.unpack_dual(t, level=0).primal if is_floating else t for t, is_floating in pairs]
         # `inference_mode(False)` is the public way to enable forward mode; it also enables reverse mode.
         recorded = torch.is_grad_enabled()
@@ -78,7 +78,7 @@ class EachEntry(torch.autograd.Function):
 def apply_to_entries(
     function: Callable[..., Any], number: int, in_dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return the stacked results of a function for each entry of a torch.vmap batch, and their batched dimensions.
+    """Apply a function to each entry of a torch.vmap batch; return the stacked results and their batch dimensions.
 
     If the batch has no entries, the function is called with zeros.
     """
