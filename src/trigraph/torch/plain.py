@@ -125,7 +125,7 @@ def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
 
 
 class _Bessel(EachEntry):
-    """Spherical Bessel functions j_l and j_(l+1); their derivatives use both values (DLMF 10.51.2) instead of series."""
+    """Spherical Bessel functions j_l and j_(l+1). Derivatives use both values (DLMF 10.51.2) instead of the series."""
 
     @staticmethod
     def forward(l: int, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
@@ -299,7 +299,7 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
-        """Return the outputs for arrays (`values`) and graphs and attributes (`keywords`). Sum half precision in float32."""
+        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes). 16-bit inputs become float32."""
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:

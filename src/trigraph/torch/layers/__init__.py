@@ -1,1 +1,1 @@
-"""Layers of PyTorch that use the operators. Their public names are in `trigraph.torch.nn`."""
+"""PyTorch layers that use trigraph's operators. Their public names are in `trigraph.torch.nn`."""

@@ -21,7 +21,7 @@ _softplus_backward = torch.ops.aten.softplus_backward.default
 
 
 class _SiLU(Elementwise):
-    """x sigmoid(x) with a derivative in one operation. Torch uses several if the derivative is differentiated again."""
+    """x sigmoid(x), whose derivative is one operation; torch uses several if it must be differentiable again."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class _SiLU(Elementwise):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)  # the same tensors, as the vmap rule that torch generates requires
+        ctx.save_for_forward(*inputs)  # torch's generated vmap rule requires the same tensors for both modes
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -46,7 +46,7 @@ class _SiLU(Elementwise):
 
 
 class _SiLUBackward(Elementwise):
-    """grad f'(x), a function of `grad` and `x`."""
+    """grad f'(x) as a function of `grad` and `x`, where f is SiLU."""
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ class _SiLUBackward(Elementwise):
 
 
 class _SiLUDoubleBackward(Elementwise):
-    """gg f'(x) and gg grad f''(x), the derivatives of grad f'(x) for the cotangent `gg`."""
+    """gg f'(x) and gg grad f''(x), the gradients of grad f'(x) in `grad` and `x` for the cotangent `gg`."""
 
     @staticmethod
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         if _is_plain(gg, grad, x):
             return _use_kernel(2, gg, grad, x)
-        # f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1. Beyond its threshold,
-        # x < -40, that derivative is 1, and s is less than the rounding error of 1.
+        # With s = sigmoid(x), f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1. Torch
+        # sets this derivative to 1 for x < -40 (the threshold), where s is less than the rounding error of 1.
         first = _silu_backward(gg, x)
         half = torch.addcmul(first, gg, torch.nn.functional.silu(x), value=-0.5)
         return first, torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
@@ -90,7 +90,7 @@ class _SiLUDoubleBackward(Elementwise):
     def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:
         gg, grad, x = ctx.saved_tensors
         tensors = ggg_grad, ggg_x, gg, grad, x
-        # If operations are recorded or a tensor has a tangent, another derivative may follow.
+        # The kernel has no derivative: another may follow if operations are recorded or a tensor has a tangent.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
             return _use_kernel(3, *tensors)
         first, second, third = _compute_silu_derivatives(x)
@@ -110,7 +110,7 @@ class _SiLUDoubleBackward(Elementwise):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], gg: Tensor, *tensors: Tensor) -> Any:
-        """Multiply by `gg` if only `gg` is batched, since both results are linear in it; otherwise as `Elementwise`."""
+        """Apply `Elementwise.vmap`, or, if only `gg` is batched, multiply by `gg`, in which both results are linear."""
         if in_dims[1:] != (None, None):
             return super().vmap(info, in_dims, gg, *tensors)
         gg = gg.movedim(in_dims[0], 0)  # type: ignore[arg-type]
@@ -123,14 +123,14 @@ for _function in (_SiLU, _SiLUBackward, _SiLUDoubleBackward):
 
 
 def _compute_silu_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first three derivatives, computed by operations of torch that are differentiable to any order."""
+    """Return the first three derivatives of SiLU, computed by torch operations that are differentiable to any order."""
     s, rest = torch.sigmoid(x), torch.sigmoid(-x)
     p = s * rest
     return s + x * p, p * (2 + x * (rest - s)), p * (3 * (rest - s) + x * (1 - 6 * p))
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Return whether the fast path takes these tensors, which must share device, shape and precision."""
+    """Return whether the SiLU kernels support these tensors, which must share device, shape and dtype."""
     x = tensors[-1]
     alike = (x.dtype, x.shape, x.device)
     return (
@@ -154,12 +154,12 @@ def _use_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     return tuple(results)
 
 
-_here = threading.local()  # `once`: whether results of this thread are differentiated at most once
+_here = threading.local()  # `once`: whether SiLU is differentiated at most once in this thread
 
 
 @contextlib.contextmanager
 def differentiated_once() -> Iterator[None]:
-    """Use torch's own SiLU. Its first derivative takes less time on the host; higher ones take more. Same bits."""
+    """Use torch's SiLU, which has a faster first derivative and slower higher ones; values are bitwise identical."""
     before, _here.once = getattr(_here, "once", False), True
     try:
         yield
@@ -169,7 +169,7 @@ def differentiated_once() -> Iterator[None]:
 
 def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable to any order."""
-    # A traced program would record `silu_backward`, which has no derivative. A compiler fuses torch's operations.
+    # A trace of `_SiLU` would record `silu_backward`, which has no derivative, and compilers fuse torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
     if getattr(_here, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):
@@ -186,7 +186,7 @@ class SiLU(torch.nn.Module):
 
 
 def activation(owner: str, act: str | Activation) -> Activation:
-    """Return the activation of torch.nn with this name ("swish" means SiLU), or a callable unchanged."""
+    """Return the torch.nn activation named `act` ("swish" means SiLU); return a callable unchanged."""
     if not isinstance(act, str):
         if not callable(act):
             raise TypeError(f"{owner}: act is a {type(act).__name__}; expected a callable or the name of an activation")

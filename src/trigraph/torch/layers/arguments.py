@@ -11,7 +11,7 @@ from trigraph.table import OPERATORS
 
 
 def _bounds(symbol: str) -> tuple[int, ...]:
-    """Return the smallest and largest size that the radial basis supports."""
+    """Return the smallest size of `radial_basis` for a symbol and, if the size is limited, the largest."""
     limits = OPERATORS["radial_basis_fwd"].definition.symbol(symbol)
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
@@ -25,7 +25,7 @@ BOUNDS: dict[str, tuple[int, ...]] = {
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:
-    """Raise unless each size is an int within its `BOUNDS`, or at least 1 if it has none."""
+    """Raise unless each size is an int within its `BOUNDS`, or at least 1 if the size has no bounds."""
     for name, value in sizes.items():
         require_count(owner, name, value, *BOUNDS.get(name, (1,)))
 
@@ -39,9 +39,9 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
 
 
 def widen_halves(*values: Any) -> list[Any]:
-    """Convert floats of 16 bits on a CPU to float32, because its operators do not take them; return others unchanged.
+    """Convert 16-bit CPU tensors to float32, because operators on the CPU do not support them; keep other values.
 
-    Under autocast, all values are unchanged: the operators convert them, and the results stay float32.
+    Under autocast, return all values unchanged: the operators convert them, and the results stay float32.
     """
     half = (torch.float16, torch.bfloat16)
     return [
@@ -53,10 +53,10 @@ def widen_halves(*values: Any) -> list[Any]:
 
 
 def count_inputs(linear: torch.nn.Module | None) -> int | None:
-    """Return the number of inputs of a linear layer.
+    """Return the number of input features of a linear layer.
 
-    Return None if it is unknown: for a lazy layer before its first call, and for adapters, sequences, quantized and
-    parametrized layers.
+    Return None if the number is unknown: for a lazy layer before its first call, and for adapters, sequences,
+    quantized and parametrized layers.
     """
     if linear is None or is_parametrized(linear):
         return None
@@ -73,7 +73,7 @@ def require_cpu_or_cuda(owner: str, name: str, value: torch.Tensor) -> None:
 
 
 def refuse_script(module: torch.nn.Module) -> None:
-    """Raise NotImplementedError. torch.jit.script calls this first, as a layer's ``__prepare_scriptable__``."""
+    """Raise NotImplementedError. Layers use this as ``__prepare_scriptable__``, which torch.jit.script calls first."""
     raise NotImplementedError(
         f"{type(module).__name__}: torch.jit.script cannot read the operators of trigraph; use torch.compile or "
         "torch.export"
@@ -81,7 +81,7 @@ def refuse_script(module: torch.nn.Module) -> None:
 
 
 def has_hooks(layer: torch.nn.Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
-    """Return whether a layer has hooks on these steps, other than its own methods."""
+    """Return whether a layer has hooks on these steps, not counting hooks that are its own methods."""
     return any(
         getattr(hook, "__self__", None) is not layer
         for name, hooks in vars(layer).items()

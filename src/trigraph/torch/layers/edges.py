@@ -1,4 +1,4 @@
-"""Edges of layers: graph objects from PyTorch Geometric's ``edge_index``, self-loops, and checks of features."""
+"""Graphs from the ``edge_index`` argument of layers, self-loops, and checks of node and edge features."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": 
 
 
 def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
-    """Raise unless a value is a tensor of shape (rows, width), None for any size; messages show `symbols` as shape."""
+    """Raise unless a value is a tensor of shape (rows, width), where None allows any size; messages show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
@@ -133,11 +133,11 @@ def make_matrix(
 
 
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError for a node number out of range, like `graph_of`. Compiled programs do not check."""
+    """Raise ValueError if a node index is out of range, as `graph_of` does. Compiled programs skip this check."""
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if name_library(rows) is None:  # a traced program has no values, and torch.vmap has several
+    if name_library(rows) is None:  # no values in a traced program, several in torch.vmap
         return
     with _name_layer_in_errors(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
@@ -154,19 +154,19 @@ def _name_layer_in_errors(owner: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, MemoryError) as error:
-        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's subclass takes other arguments
+        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's MemoryError takes no message
         raise kind(f"{owner}: edge_index: {error}") from None
 
 
 def narrow_indices(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return indices as int32 if all values and counts fit, which halves the memory that a device reads."""
+    """Convert indices to int32 if all values and counts fit, to halve the memory that a device reads."""
     largest = torch.iinfo(torch.int32).max
     fits = all(i.numel() < largest and (i.numel() == 0 or int(i.max()) < largest) for i in indices)
     return tuple(i.to(torch.int32) for i in indices) if fits else indices
 
 
 class _Kept:
-    """Private copy of edges, and their graphs by numbers of nodes and by whether self-loops were added."""
+    """Private copy of an edge_index, and its graphs for each (num_src_nodes, num_dst_nodes, with self-loops)."""
 
     def __init__(self, edges: Any) -> None:
         numpy = name_library(edges) == "numpy"
@@ -174,16 +174,16 @@ class _Kept:
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
     def holds(self, edges: Any) -> bool:
-        """Return whether the copy equals an array in type, device, dtype, shape and values; synchronizes a device."""
+        """Return whether the copy equals an array in type, device, dtype, shape and values. Synchronize a device."""
         own = self.edges
         alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
         return alike and find_device(own) == find_device(edges) and bool((own == edges).all())
 
 
-MOST_KEPT = 16  # tensors whose graphs are cached; a graph takes several times the memory of its tensor
-# A graph depends on the contents of an edge_index, on the numbers of nodes and on self-loops. The key is the caller's
-# tensor object, then the other two. Each look-up compares the contents with the private copy, because writes by NumPy,
-# DLPack, `Tensor.data` or another process cannot be detected otherwise.
+MOST_KEPT = 16  # maximum number of tensors with cached graphs; a graph takes several times the memory of its tensor
+# Cached graphs. The key is the caller's tensor object; `_Kept.graphs` has a second key. Each look-up compares the
+# contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or another process cannot
+# be detected otherwise.
 _kept = WeakTensorKeyDictionary()
 
 
@@ -193,7 +193,7 @@ def build_graph(
 ) -> CSC:
     """Return the graph of an ``edge_index``, with self-loops as from `with_loops` if `loops`.
 
-    It is cached with the caller's tensor, unless the tensor is of a derived class or belongs to a transform.
+    The graph is cached for the tensor object, unless its class is derived from Tensor or it is a torch.func wrapper.
     """
     with _name_layer_in_errors(owner):
         edges = as_array(edge_index, "the tensor")
@@ -215,18 +215,18 @@ def build_graph(
 
 
 def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
-    """Return the graph of an array of edges, to which nobody writes."""
+    """Return the graph of an array of edges, which must never change."""
     number = min(num_src_nodes, num_dst_nodes)
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
         return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or name_library(edges) == "cupy":
-        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before self-loops shift the positions that messages name
+        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # first, because self-loops shift positions in messages
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
 def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
-    """Return edges as a tensor, on a device with narrow indices, with self-loops if `num_nodes` is given."""
+    """Return edges as a tensor, with self-loops if `num_nodes` is given, and with narrow indices on a CUDA device."""
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = with_loops(edge_index, None, num_nodes, None)
@@ -234,7 +234,7 @@ def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
 
 
 def extract_graph(owner: str, edge_index: Any) -> Any:
-    """Return the graph of `GraphTensors`, and anything else unchanged."""
+    """Return the graph of a `GraphTensors`; return anything else unchanged."""
     if not isinstance(edge_index, GraphTensors):
         return edge_index
     if edge_index.type_name != "CSC":
@@ -364,6 +364,6 @@ def add_self_loops(
     largest = torch.iinfo(edge_index.dtype).max
     if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch cannot compile `require_count`
         num_nodes = require_count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
-    if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory for the loops and for all edges
+    if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory of the loops and of the result
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
     return with_loops(edge_index, edge_attr, num_nodes, fill_value)

@@ -1,4 +1,4 @@
-"""Graph attention as a layer: GATConv with the parameters and results of PyTorch Geometric's GATConv."""
+"""Graph attention layer with the parameters and results of PyTorch Geometric's GATConv."""
 
 import math
 import warnings
@@ -30,7 +30,7 @@ from trigraph.torch.layers.edges import (
 
 
 def _glorot(weight: torch.Tensor) -> None:
-    """Initialize a weight by Glorot's uniform rule for its last two sizes."""
+    """Initialize a weight by Glorot's uniform rule, with its last two sizes as fan-in and fan-out."""
     bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
     torch.nn.init.uniform_(weight, -bound, bound)
 
@@ -98,7 +98,7 @@ class GATConv(torch.nn.Module):
     -----
     PyTorch Geometric's message-passing keywords (``aggr``, ``flow``) and torch_sparse matrices are not supported.
 
-    On a CPU, computations with floats of 16 bits use float32 between the linear layers; results are rounded once.
+    On a CPU, computations with 16-bit floats use float32 between the linear layers; results are rounded once.
 
     Source: Velickovic et al. (2018), arXiv:1710.10903.
 
@@ -282,7 +282,7 @@ class GATConv(torch.nn.Module):
                 )
         elif by_edge:
             check_indices("GATConv", edge_index, num_src, num_dst)
-        else:  # before any computation, because a compiled program breaks its graph here
+        else:  # before any computation, because a compiled program has a graph break here
             graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
         if self.add_self_loops and (by_edge or edge_attr is not None):
             edge_index, edge_attr = with_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ class GATConv(torch.nn.Module):
         ends: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
         num_dst: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute output and attention coefficients, with dropout in training, by torch's own operators."""
+        """Return output and attention coefficients, computed by torch's own operators, with dropout in training."""
         heads = (self.heads, self.out_channels)
         (src, dst, rows), values = ends, x_src.view(-1, *heads)
         score = (values * self.att_src).sum(-1)[src]

@@ -19,7 +19,7 @@ Index = torch.Tensor | Segments
 
 
 def _he_orthogonal(weight: torch.Tensor) -> None:
-    """Draw an orthogonal matrix, standardized over the summed dimensions, with variance 1 / (number of terms)."""
+    """Initialize by an orthogonal matrix, standardized over the summed dimensions to variance 1 / (number of terms)."""
     torch.nn.init.orthogonal_(weight)
     summed = (0, 1) if weight.dim() == 3 else (1,)
     terms = weight[..., 0].numel() if weight.dim() == 3 else weight.shape[1]
@@ -29,7 +29,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
 
 
 def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
-    """Raise unless a value is a tensor of this shape, None for any size; `symbols` is the shape in messages."""
+    """Raise unless a value is a tensor of this shape, where None allows any size; messages show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
     pairs = [*zip(shape, value.shape, strict=False)]
@@ -114,7 +114,7 @@ class BasisEmbedding(torch.nn.Module):
         Number of circular or spherical functions (default: the layer is purely radial).
     padded : bool, optional
         Pad the results like fairchem. Otherwise, rad_W1 has a row for each edge and sph is `sph_basis`; programs
-        compiled with ``fullgraph=True`` require this. `EfficientInteractionBilinear` supports both.
+        compiled with ``fullgraph=True`` require ``padded=False``. `EfficientInteractionBilinear` accepts both results.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class BasisEmbedding(torch.nn.Module):
         ------
         TypeError, ValueError, MemoryError
             As for `trigraph.torch.basis_embedding`; or if an index is out of range, two members have the same slot, the
-            given arguments do not belong together, or there is no memory for padding.
+            given arguments cannot be combined, or there is not enough memory for padding.
         """
         owner = "BasisEmbedding"
         _check(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
@@ -366,7 +366,7 @@ def _bilinear(
 class MatterGenBilinear(torch.nn.Module):
     """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which MatterGen is based.
 
-    `trigraph.torch.convert` sets this class for their layers.
+    `trigraph.torch.convert` gives this class to their layers.
 
     Attributes
     ----------
@@ -374,7 +374,7 @@ class MatterGenBilinear(torch.nn.Module):
 
     Notes
     -----
-    The originals raise if an edge has no triplets. Without edges, MatterGen's layer returns an array of shape (0, 0).
+    The original layers raise if an edge has no triplets. Without edges, MatterGen's layer returns shape (0, 0).
     """
 
     weight: torch.nn.Parameter
@@ -386,8 +386,8 @@ class MatterGenBilinear(torch.nn.Module):
     ) -> torch.Tensor:
         """Return the embedding of each edge, shape (num_edges, units_out).
 
-        `basis` is the radial part (num_edges, emb_size_interm, num_spherical) and the padded spherical part
-        (num_edges, num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number there.
+        `basis` is the radial part (num_edges, emb_size_interm, num_spherical) and the padded spherical part (num_edges,
+        num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number within the edge.
         """
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
@@ -395,7 +395,7 @@ class MatterGenBilinear(torch.nn.Module):
 
 
 class PairInteraction(torch.nn.Module):
-    """fairchem-core 1.10's ``PairInteraction``; `trigraph.torch.convert` sets this class for its layers.
+    """``PairInteraction`` of fairchem-core 1.10; `trigraph.torch.convert` gives this class to fairchem's layers.
 
     Attributes
     ----------
@@ -404,8 +404,8 @@ class PairInteraction(torch.nn.Module):
 
     Notes
     -----
-    The original raises if there are no edges. The sums equal `EfficientInteractionBilinear` for atoms, with one triplet
-    for each edge and a spherical basis equal to 1.
+    The original layer raises if there are no edges. The sums equal the result of `EfficientInteractionBilinear` for
+    atoms, with one triplet for each edge and a spherical basis equal to 1.
     """
 
     down_projection: torch.nn.Module

@@ -46,7 +46,7 @@ class GNOLayer(torch.nn.Module):
 
     Notes
     -----
-    On a CPU, computations with floats of 16 bits use float32; results are rounded once.
+    On a CPU, computations with 16-bit floats use float32; results are rounded once.
 
     Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
 

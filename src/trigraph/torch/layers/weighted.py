@@ -1,4 +1,4 @@
-"""Weighted aggregation as a layer: a linear layer, then the sum, mean, minimum or maximum over the in-edges."""
+"""Layer for weighted aggregation: a linear layer, then the sum, mean, minimum or maximum over the in-edges."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class WeightedConv(torch.nn.Module):
     Notes
     -----
     The aggregation is `trigraph.torch.agg_weighted_n2n`; it is zero for a destination without in-edges.
-    On a CPU, computations with floats of 16 bits use float32; results are rounded once.
+    On a CPU, computations with 16-bit floats use float32; results are rounded once.
 
     Examples
     --------

@@ -1,4 +1,4 @@
 """Energies, forces and stresses of structures, neighbours of atoms, and compiled programs.
 
-They are built on the layers. `trigraph.torch.nn` has the public names of both.
+The public names are in `trigraph.torch.nn`, like the names of the layers.
 """

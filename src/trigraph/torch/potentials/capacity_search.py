@@ -1,6 +1,6 @@
-"""Neighbours of padded structures, found in their own memory by operations of fixed sizes: a CUDA graph on a device.
+"""Neighbour search for padded structures by operations of fixed sizes, which a CUDA graph can replay on a device.
 
-The edges have the bits of those that the CPU's search finds, and are written over those of a `Padding`.
+The search overwrites the edges of a `Padding`; its results are bitwise identical to the CPU's search.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def _views(*tensors: Tensor | None) -> list[Any]:
     return [view_array(t) for t in tensors]
 
 
-# Operators of torch, so that whatever records operations sees these, too.
+# These are torch operators, so that tracers and profilers record them.
 
 
 @torch.library.custom_op("trigraph::bin_atoms", mutates_args=_WORKSPACE)
@@ -80,18 +80,18 @@ def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Te
 
 
 def _is_like(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
-    """Return whether a value is a plain tensor of one of these shapes, where the positions are."""
+    """Return whether a value is an ordinary tensor of one of these shapes, on the device of the positions."""
     return type(value) is Tensor and has_storage(value) and value.device == pos.device and tuple(value.shape) in shapes
 
 
 class CapacitySearch:
-    """A search for the neighbours of the structures of a `Padding`, while nothing but positions and cells changes.
+    """Neighbour search for the structures of a `Padding`, as long as only positions and cells change.
 
     Attributes
     ----------
     z, batch, periodic : Tensor
-        As a caller gives them. Where they differ from those that were there when `follow` was called, which were
-        checked, the search is refused.
+        Arguments of the current call. The search is refused if they differ from the checked values that the padding had
+        when `follow` was called.
     """
 
     def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:
@@ -99,21 +99,21 @@ class CapacitySearch:
         self.z, self.batch = torch.empty_like(padding.z), torch.empty_like(padding.batch)
         self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
         self.periodic = self._periodic.clone()
-        # A replay depends on the memory of padding and search, and on the cutoff, which live as long.
+        # The replay depends on the memory of padding and search and on the cutoff, none of which ever change.
         self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
         self._on_host = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
         self._event: Any = None
 
     def follow(self, flags: np.ndarray) -> None:
-        """Note what the padding holds, and the periodic directions of each structure, as what was checked."""
+        """Record the padding's contents and `flags`, the periodic directions of each structure, as checked values."""
         self._flags = flags
         self.z.copy_(self.padding.z)
         self.batch.copy_(self.padding.batch)
         self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
 
     def load(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
-        """Copy the arguments of a call for as many atoms; return False if only `Potential.prepare` can judge them."""
+        """Copy the arguments of a call with as many atoms; return False if `Potential.prepare` has to check them."""
         padding, (atoms, structures) = self.padding, self.padding.sizes
         cells = padding.cells
         if batch is None:
@@ -150,20 +150,20 @@ class CapacitySearch:
         return True
 
     def begin(self) -> None:
-        """Start the search, and a copy of its result to the host."""
+        """Start the search and an asynchronous copy of its result to the host."""
         (result,) = self._replay()
         self._on_host.copy_(result, non_blocking=True)  # type: ignore[arg-type]
         self._event = torch.cuda.Event()
         self._event.record()
 
     def end(self) -> tuple[bool, int]:
-        """Wait for the search, not for what was started after it; return whether it was refused, and how many edges."""
+        """Wait for the search, but not for later work; return whether it was refused, and the number of edges."""
         self._event.synchronize()
         refused, total = self._on_host.tolist()
         return bool(refused), total
 
     def search(self) -> tuple[Tensor]:
-        """Write the edges to the padding's memory, none if refused; return [refused, total] as int64."""
+        """Write the edges, or none if refused, to the padding's memory; return [refused, number of edges] as int64."""
         with torch.no_grad():
             return (self._search(),)
 

@@ -1,4 +1,4 @@
-"""Potentials padded to capacities, whose energies, forces and training steps are each one CUDA graph on a device."""
+"""Potentials padded to fixed capacities, so that each call or training step is one CUDA graph on a device."""
 
 import contextlib
 import math
@@ -26,27 +26,27 @@ from trigraph.torch.potentials.structures import (
 )
 from trigraph.torch.potentials.training_step import TrainingStep
 
-MOST_PADDINGS, MOST_REPLAYS = 8, 32  # of a potential
-OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies are those of atoms
+MOST_PADDINGS, MOST_REPLAYS = 8, 32  # maximum numbers per potential
+OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies have a row per atom
 R = TypeVar("R")
 
 
 class CapturedPotential(Replacement):
-    """A potential whose calls have fixed sizes and, on a device, are CUDA graphs, made by :func:`compile_potential`.
+    """Potential with calls of fixed sizes, which are CUDA graphs on a device; made by :func:`compile_potential`.
 
-    Structures are padded with ghosts to a capacity, which holds a quarter more than what the first call needs. If a
+    Structures are padded with ghost atoms to a capacity, which is a quarter larger than the first call requires. If a
     call needs more, or less than half of the atoms or edges, another capacity is made. The last 8 are kept.
 
-    On a device, where calls repeat the same atoms, `energy_forces_stress` finds the neighbours in a CUDA graph, too
-    (`CapacitySearch`). The host reads whether they fit while the forces are computed, and if they do not, searches
-    itself, so that no result is wrong.
+    If calls on a device repeat the same atoms, `energy_forces_stress` also finds the neighbours in a CUDA graph
+    (`CapacitySearch`). While the forces are computed, the host reads whether the neighbours fit the capacity. If not,
+    the results are discarded, and the host searches for the neighbours.
 
     Attributes
     ----------
     model : Potential
         The original potential, with the same parameters.
     given : list of Capacity
-        Capacities of the caller, used where they hold a call.
+        Capacities that the caller specified, used for calls that fit.
     static_results : bool
         Whether results are views of memory that the next call overwrites, instead of copies.
     """
@@ -57,22 +57,22 @@ class CapturedPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # Tensors by capacity, dtype, device, dtype of indices and presence of cells, which are all that they depend on
-        # until they are filled; the one used last is last.
+        # The key is (capacity, dtype, device, dtype of indices, presence of cells), on which alone an empty padding
+        # depends. The most recently used padding is last.
         self._paddings: dict[Any, Padding] = {}
-        # A replay depends on the memory of its padding, of its labels, and of parameters and buffers, and on everything
-        # else that the model reads. The key has the padding, what is computed, the shapes of labels, torch's settings
-        # and the number of an equal `ProgramKey`; another address of a parameter or buffer drops all.
+        # A replay depends on the memory of its padding, labels, parameters and buffers, and on everything else that the
+        # model reads. The key is (padding, what is computed, shapes of labels, torch's settings, index of an equal
+        # `ProgramKey`). If the address of a parameter or buffer changes, all replays are dropped.
         self._replays: dict[Any, Any] = {}
         self._key: ProgramKey | None = None
-        self._versions: list[Any] = []  # `ProgramKey.values`, by number
+        self._versions: list[Any] = []  # `ProgramKey.values`, by the index in the keys of `_replays`
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None
-        self._followed: Padding | None = None  # whose atoms the calls repeat
+        self._followed: Padding | None = None  # padding with the atoms that recent calls repeat
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles have: no CUDA graphs."""
+        """Return the state for copies and pickles, without CUDA graphs."""
         own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool", "_followed")
         return {n: v for n, v in vars(self).items() if n not in own}
 
@@ -82,19 +82,19 @@ class CapturedPotential(Replacement):
 
     @property
     def capacities(self) -> list[Capacity]:
-        """Capacities that are in use."""
+        """Capacities whose memory is allocated."""
         return [padding.capacity for padding in self._paddings.values()]
 
     def hold(self, function: Callable[[], R]) -> R:
-        """Return what a function returns, called while no other thread computes in the same memory."""
+        """Call a function while no other thread computes in the same memory, and return its result."""
         return self._lock.hold(function)
 
     def drop(self, what: Any) -> None:
-        """Drop the replays of what has this name, as given to `replay`."""
+        """Drop the replays that `replay` made for the same `what`."""
         self._replays = {key: replay for key, replay in self._replays.items() if key[1] is not what}
 
     def recapture(self) -> None:
-        """Drop everything captured, after a change that calls do not compare (see `CompiledPotential.recompile`)."""
+        """Drop all captured graphs, after a change that calls cannot detect (see `CompiledPotential.recompile`)."""
         self.hold(self._replays.clear)
 
     @uncompiled
@@ -108,7 +108,7 @@ class CapturedPotential(Replacement):
         neighbors: Neighbors | None = None,
         create_graph: bool = False,
     ) -> EnergyForcesStress:
-        """Return the results of `Potential.energy_forces_stress`, which see."""
+        """Compute energies, forces and stresses. See `Potential.energy_forces_stress` for arguments and errors."""
         arguments, results = (z, pos, batch, cell, pbc), None
         searches = neighbors is None and self.max_num_neighbors is None and not create_graph
         searches = searches and all(type(t) is Tensor and is_captured(t.device) and has_storage(t) for t in (z, pos))
@@ -124,7 +124,7 @@ class CapturedPotential(Replacement):
         return results
 
     def _repeats(self, z: Tensor, batch: Tensor | None) -> bool:
-        """Return whether the padding used last has the same atoms."""
+        """Return whether the most recently used padding holds the same atoms."""
         padding = next(reversed(self._paddings.values()), None)
         own = None if padding is None else padding.sizes[0]
         if padding is None or len(z) != own or padding.z.device != z.device:
@@ -133,7 +133,7 @@ class CapturedPotential(Replacement):
         return same and (not isinstance(batch, Tensor) or torch.equal(padding.batch[:own], batch.to(padding.batch)))
 
     def _follow(self, cell: Any, pbc: Any) -> None:
-        """Let the next call search in the memory of the padding used last."""
+        """Let the next call search for neighbours in the memory of the most recently used padding."""
         padding = next(reversed(self._paddings.values()))
         if padding.search is None or padding.search.cutoff != self.cutoff:
             padding.search = CapacitySearch(padding, float(self.cutoff), self._pool)
@@ -143,7 +143,7 @@ class CapturedPotential(Replacement):
     def _search_and_compute(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any
     ) -> EnergyForcesStress | None:
-        """Return the results of a call that repeats the atoms of the last one; None if `prepare` has to look."""
+        """Return the results of a call that repeats the atoms of the last call; None if `prepare` has to check it."""
         padding, name = self._followed, type(self.model).__name__
         check_atoms(name, z, pos, empty_like_model(self.model))
         if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:
@@ -159,13 +159,13 @@ class CapturedPotential(Replacement):
             return None
         needed = Capacity(atoms, edges, structures, padding.capacity.degree)
         if choose(needed, self.given, [padding.capacity]) != padding.capacity:
-            self._followed = None  # for a smaller one
+            self._followed = None  # so that the next call chooses a smaller capacity
         return EnergyForcesStress(*self._without_ghosts(results, OF_ATOMS, padding))  # type: ignore[arg-type]
 
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress`, of prepared arguments."""
+        """Return the results of `energy_forces_stress` for prepared arguments."""
         _refuse_graph(create_graph)
         if not len(z):
             return self.model.differentiated(z, pos, cells, neighbors, False)
@@ -179,7 +179,7 @@ class CapturedPotential(Replacement):
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product`, of prepared arguments."""
+        """Return the result of `hessian_vector_product` for prepared arguments."""
         _refuse_graph(create_graph)
         if not len(z):
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, False)
@@ -199,12 +199,12 @@ class CapturedPotential(Replacement):
         optimizer: Any = None,
         max_norm: float | None = None,
     ) -> TrainingStep:
-        """Return a training step: a loss, its gradients in the parameters, and the step of an optimizer.
+        """Return a training step: a loss, its gradients with respect to the parameters, and an optimizer's update.
 
         Parameters
         ----------
         loss : callable
-            Function of `PaddedStructures` and the labels that returns a scalar. It counts only what is real::
+            Function of `PaddedStructures` and the labels that returns a scalar. It must leave out ghosts::
 
                 def loss(structures, labels):
                     found = structures.energy_forces_stress()
@@ -212,10 +212,10 @@ class CapturedPotential(Replacement):
                     return (errors * structures.real_atoms).sum() / structures.real_atoms.sum()
 
         optimizer : torch.optim.Optimizer, optional
-            Whose step follows. On a device it is SGD, or made with ``capturable=True``. By default the step has only
-            gradients, which are in ``p.grad`` of each parameter, for example to average them over processes.
+            Optimizer of the parameters. On a device, use SGD, or pass ``capturable=True`` to the optimizer. By default,
+            the step only computes gradients, in ``p.grad`` of each parameter, for example to average over processes.
         max_norm : float, optional
-            Gradients are scaled down to this norm, by ``torch.nn.utils.clip_grad_norm_``.
+            Largest norm of the gradients, to which ``torch.nn.utils.clip_grad_norm_`` scales them down.
 
         Returns
         -------
@@ -224,14 +224,14 @@ class CapturedPotential(Replacement):
         Raises
         ------
         TypeError
-            If `loss` cannot be called, or the optimizer cannot be captured.
+            If `loss` is not callable, or the optimizer cannot be captured.
         """
         return TrainingStep(self, loss, optimizer, max_norm)
 
     def _compute(
         self, compute: Callable[..., Any], of_atoms: Sequence[bool], given: Given, labels: Mapping[str, Any] = {}
     ) -> list[Tensor | None]:
-        """Return what `compute` returns of the model, the padded structures and labels, without the ghosts."""
+        """Return the results of ``compute(model, padded structures, labels)``, without the rows of ghosts."""
         results = self.replay(tuple(of_atoms), compute, given, labels)()
         return self._without_ghosts(results, of_atoms, next(reversed(self._paddings.values())))
 
@@ -251,10 +251,10 @@ class CapturedPotential(Replacement):
         labels: Mapping[str, tuple[Tensor, bool]],
         finish: Callable[..., Any] = lambda *results: results,
     ) -> Replay:
-        """Return the replay of ``finish(*compute(model, structures, labels))``, whose tensors have the given values.
+        """Return the replay of ``finish(*compute(model, structures, labels))``, with the given values in its tensors.
 
-        `labels` have values, and whether these are of atoms or of structures. A new replay is made after `compute` has
-        agreed with its results without ghosts.
+        `labels` has (values, whether there is a row per atom instead of per structure) by name. Before a new replay is
+        made, the results of `compute` with ghosts are compared with its results without ghosts.
         """
         padding, device = self._padding(given), given.pos.device
         key = self._key_of(padding, what, labels)
@@ -285,7 +285,7 @@ class CapturedPotential(Replacement):
         return padding, what, shapes, surroundings(padding.pos.device), self._number_of_model()
 
     def _number_of_model(self) -> int:
-        """Return the number of what `ProgramKey` sees of the model; drop replays whose parameters are elsewhere."""
+        """Return the index of the model's `ProgramKey.values`; drop all replays if a parameter or buffer has moved."""
         if self._key is None or not self._key.unchanged(self.model):
             self._key = ProgramKey(self.model)
         addresses = [t.data_ptr() for t in self._key.state.values()]
@@ -298,7 +298,7 @@ class CapturedPotential(Replacement):
         if number is None:
             self._versions.append(values)
             return len(self._versions) - 1
-        self._key.values = self._versions[number]  # so that the next call compares identities
+        self._key.values = self._versions[number]  # so that the next call finds it by identity
         return number
 
     def _padding(self, given: Given) -> Padding:
@@ -316,7 +316,7 @@ class CapturedPotential(Replacement):
         return padding
 
     def _compare(self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]) -> None:
-        """Raise RuntimeError unless ghosts leave results as they are, but for rounding."""
+        """Raise RuntimeError if ghosts change results by more than rounding errors."""
         assert self._key is not None
         expected, got = (compute(copy_model(self.model, self._key), *arguments) for arguments in (exact, padded))
         given = exact[0]
@@ -349,7 +349,7 @@ def _refuse_graph(create_graph: bool) -> None:
 
 
 def _without_cache(device: torch.device) -> Any:
-    """Return the context in which autocast, if it is enabled, casts weights in each call: they change in place."""
+    """Return a context in which autocast, if enabled, casts weights in each call, because weights change in place."""
     if not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.get_autocast_dtype(device.type), cache_enabled=False)

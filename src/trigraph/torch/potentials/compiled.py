@@ -1,4 +1,4 @@
-"""Potentials compiled to one program, for structures of any size, whose forces are differentiable.
+"""Potentials compiled to programs for structures of any size, with differentiable forces.
 
 Torch's compiler does not support functions that compute their own gradients. Therefore `make_fx` first traces energies
 and forces, or products with the Hessian, to a graph of operations with symbolic sizes, which is then compiled.
@@ -29,7 +29,7 @@ from trigraph.torch.potentials.replacement import Replacement, copy_model, surro
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
 from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums, trace
 
-MOST_PROGRAMS = 32  # per potential
+MOST_PROGRAMS = 32  # maximum number per potential
 _log = logging.getLogger("trigraph")
 _LOCK = Lock()  # held while a program is made, because torch's tracer changes torch.nn.Module for all threads
 
@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arguments of a program: atoms, cells, the graphs of `Neighbors` as tensors, and the factor of a Hessian."""
+    """Arguments of a program: atoms, cells, the graphs of `Neighbors` as tensors, and the factor of the Hessian."""
 
     z: Tensor
     pos: Tensor
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None) -> "Inputs":
-        """Flatten neighbours. If there is one structure, add an empty one, because torch makes size 1 a constant."""
+        """Make inputs from neighbours. Add an empty structure to a single one, because torch treats 1 as a constant."""
         batch = neighbors.batch
         if batch is None:
             batch = torch.zeros_like(z, dtype=tensors(neighbors.members, False)[0].dtype)
@@ -81,14 +81,14 @@ class Inputs(NamedTuple):
         return self.pos, self.cells, self.vector
 
     def results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
-        """Return the differentiable product with the Hessian or, without a vector, the fields of EnergyForcesStress."""
+        """Return the product of Hessian and `vector`, or, if it is None, the fields of EnergyForcesStress."""
         given = atoms_of_vectors, self.z, self.pos, self.cells, self.neighbors(constants)
         if self.vector is None:
             return tuple(derivatives(*given, create_graph=True))
         return (times_hessian(*given, self.vector, create_graph=True),)
 
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
-        """Return the neighbours, with graphs whose sizes come from the tensors."""
+        """Return the `Neighbors`, with graphs whose sizes come from the shapes of the tensors."""
         kinds = ("EdgeGraph", "CSC", "CSC", "CSC")
         graph, *sums = map(build_from_tensors, kinds, self.graphs, constants)
         return Neighbors(graph, self.shifts, self.batch, *sums)
@@ -114,7 +114,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
         cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
-        # Use all neighbours. With at most two into each atom, the sizes derived from atoms and edges could not differ.
+        # Ignore `max_num_neighbors`. If it is 2, sizes derived from the numbers of atoms and of edges would be equal.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
@@ -136,11 +136,11 @@ class _Atoms(Module):
 
 
 class _Program:
-    """Compiled program for one kind of call and one key of a model; a function of the model's tensors and `Inputs`."""
+    """Compiled program for one `_Kind` of call and one `ProgramKey`; a function of the model's tensors and `Inputs`."""
 
     def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
-        with torch.device("cpu"):  # instead of a default device
+        with torch.device("cpu"):  # even if another default device is set
             example, another = (make_example(model, inputs, least) for least in (17, 29))
         for one in (example, another):
             for tensor, requires_grad in zip(one.differentiable, kind.require_grad, strict=True):
@@ -150,17 +150,17 @@ class _Program:
         program = trace_program(copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, find_targets(program, key.state, example))
-        # Parsed once, because parsing takes 3 ms for DimeNet++ (some 16,000 characters) and evaluation takes 0.1 ms.
+        # Parse the condition once: parsing takes 3 ms for DimeNet++ (some 16,000 characters), but evaluation 0.1 ms.
         self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
         from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
 
         self.conditions = ShapeEnv()
-        # Sizes of the last call that met the condition. The condition depends on sizes alone.
+        # Sizes from the most recent call that met the condition, which depends on nothing but sizes.
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
         def count() -> int:
-            """Count compilations: the compiler calls this once and stores the result in the program."""
+            """Count a compilation: the compiler calls this once and stores the result in the program as a constant."""
             self.compilations += 1
             return self.compilations
 
@@ -169,7 +169,7 @@ class _Program:
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
-            # Without assertions of strides in each call: `_compare` below compares the results once.
+            # Omit inductor's check of strides in each call, because `_compare` below checks the results once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
         self.compiled = torch.compile(copy_code(run), dynamic=True, fullgraph=True, **options)
         got = self._compute_with_program(model, key, example)
@@ -241,8 +241,8 @@ class _Program:
     def _compare(self, name: str, got: Any, expected: Any) -> None:
         """Raise RuntimeError unless results and buffers of `_compute_with_program` and `_compute_with_model` agree.
 
-        Tracing misses it when a model detaches tensors, disables gradients, or assigns another tensor to a buffer. The
-        bounds detect such errors, but not differences in rounding.
+        Tracing does not detect that a model detaches tensors, disables gradients, or assigns another tensor to a
+        buffer. The bounds are small enough to detect such errors, but allow for rounding.
         """
         (values, buffers), (expected_values, expected_buffers) = got, expected
         eps = torch.finfo(self.kind.dtype).eps
@@ -263,7 +263,7 @@ class _Program:
                 )
 
     def _compute(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
-        """Return results and gradients for the example, of a model or, if `model` is None, of the program."""
+        """Return results and gradients for the example, computed by `model` or, if it is None, by the program."""
         if model is None:
             results = self(state, example)
         else:
@@ -294,7 +294,7 @@ def trace_program(
     owner: str = "compile_potential",
     results: Callable[[Inputs, Any, Sequence[Sequence[int]]], Any] = Inputs.results,
 ) -> Any:
-    """Trace `results` as a function of parameters, buffers and `Inputs`; errors name the attributes `plain`."""
+    """Trace `results` as a function of parameters, buffers and `Inputs`; error messages list the attributes `plain`."""
 
     def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
@@ -324,8 +324,8 @@ class CompiledPotential(Replacement):
     A program represents the model at the time of compilation, but takes structures of any size and reads parameters
     and buffers in each call. The first call compiles a program. So does the first call with another dtype, device,
     presence of cells, `create_graph` or setting of torch, and the first call after a change of modes, hooks, classes or
-    attributes of modules. Attributes are compared by identity; numbers, strings, and lists, tuples, dictionaries and
-    sets of these, by value. After other changes, call `recompile`. Copies and pickles have no programs at first.
+    attributes of modules. Attributes are compared by identity, but numbers, strings and containers of them by value.
+    After other changes, call `recompile`. Copies and pickles contain no programs.
 
     Attributes
     ----------
@@ -341,8 +341,8 @@ class CompiledPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # A program depends on the kind of call and on everything that its trace read from the model; `ProgramKey` says
-        # which part of this it holds. Parameters and buffers are arguments of a program.
+        # A program depends on the kind of call and on everything that its trace read from the model, of which
+        # `ProgramKey` compares a part (see there). Parameters and buffers are arguments of a program.
         self.programs: list[_Program] = []
         # The key depends on the model alone. `ProgramKey.unchanged` compares it with the model in each call.
         self._key: ProgramKey | None = None
@@ -410,7 +410,7 @@ class CompiledPotential(Replacement):
             return None
         if not create_graph:
             pos, cells, vector = (None if t is None else t.detach() for t in (pos, cells, vector))  # type: ignore[assignment]
-        # For a subclass of Tensor, such as Parameter, torch would compile again.
+        # Torch would compile the program again for a subclass of Tensor, such as Parameter.
         pos, vector = (t if t is None or type(t) is Tensor else t.view_as(t) for t in (pos, vector))  # type: ignore[assignment]
         inputs = Inputs.of(z, pos, cells, neighbors, vector)
         key = self._key
@@ -427,7 +427,7 @@ class CompiledPotential(Replacement):
         return results
 
     def _program(self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
-        """Return the program for a kind of call and the key of the model; make one if there is none."""
+        """Return the program for this kind of call and this key; make the program if necessary."""
         kind = _Kind(
             inputs.pos.dtype,
             inputs.pos.device,
@@ -479,7 +479,7 @@ class CompiledPotential(Replacement):
         return None
 
     def _share_values(self, key: ProgramKey) -> ProgramKey:
-        """Replace the `values` of a key by equal `values` of a program, so that calls compare identities."""
+        """Replace the `values` of a key by equal `values` of a program, so that `_find_program` can use identity."""
         for program in self.programs:
             if program.values == key.values:
                 key.values = program.values
@@ -494,7 +494,7 @@ def _tell(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
 
 @contextlib.contextmanager
 def report_progress(beginning: str, end: str) -> Iterator[None]:
-    """Report beginning, end and duration of a step to the log `trigraph` or, if that is off, to a terminal."""
+    """Report beginning, end and duration of a step to the logger `trigraph` or, if INFO is off there, a terminal."""
     logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -523,10 +523,10 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
 
     A compiled potential represents the model at the time of compilation, but uses its current parameters and buffers.
     It compiles again if modes, hooks, classes or plain attributes of modules change. After any other change, such as
-    inside an object that is an attribute, call ``recompile()``. The log ``trigraph`` warns about such attributes.
+    inside an object that is an attribute, call ``recompile()``. The logger ``trigraph`` warns about such attributes.
 
-    The first call compiles, which may take minutes; torch caches the result on disk. The log ``trigraph`` (level INFO),
-    or standard error if it is a terminal, shows when compilation begins and ends. With ``create_graph=True``, a
+    The first call compiles, which may take minutes; torch caches the result on disk. The logger ``trigraph`` (INFO), or
+    standard error if it is a terminal, shows when compilation begins and ends. With ``create_graph=True``, a
     compiled program can also differentiate a loss of energies, forces and stresses, to train the model.
 
     With ``capture=True``, nothing is compiled. Calls are padded with ghost atoms to fixed sizes. On a CUDA device, each
@@ -558,7 +558,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     ValueError
         If a number of `capacity` is not positive.
     RuntimeError
-        If torch refuses the options. In the first call: if torch finds no C++ compiler, the model cannot be copied or
+        If torch rejects the options. In the first call: if torch finds no C++ compiler, the model cannot be copied or
         traced, a call changes attributes of the model or replaces buffers, or results, gradients or buffers differ
         between program and model. The model must not detach tensors, disable gradients or use random numbers.
         With `capture`: if ghosts change results, or if the model waits for the device.

@@ -42,7 +42,7 @@ def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
 
 
 class RadialBasis(Module):
-    """Radial parts of both bases of DimeNet++. `freq` is the parameter of PyG's ``BesselBasisLayer``.
+    """Radial parts of DimeNet++'s radial and spherical bases. `freq` is the parameter of PyG's ``BesselBasisLayer``.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class RadialBasis(Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the frequencies to the multiples of pi."""
+        """Set the frequencies to multiples of pi."""
         self.freq.copy_(math.pi * torch.arange(1, len(self.freq) + 1, dtype=torch.float64))
 
     def forward(self, dist: Tensor) -> Any:
@@ -132,17 +132,17 @@ class EmbeddingBlock(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Reinitialize all parameters."""
         torch.nn.init.uniform_(self.emb.weight, -math.sqrt(3), math.sqrt(3))
         self.lin_rbf.reset_parameters()
         self.lin.reset_parameters()
 
     def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the embedding of each edge. The parts of `lin` for its two atoms are applied once for each atom."""
+        """Return the embedding of each edge. The parts of `lin` that act on atoms are applied once per atom."""
         of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
         try:
             atoms = self.emb(z)
-        except IndexError:  # on the CPU, if neighbors were given
+        except IndexError:  # occurs on the CPU with given neighbors, for which z is not checked
             _check_numbers(z)
             raise
         ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
@@ -226,7 +226,7 @@ class InteractionBlock(Module):
     __prepare_scriptable__ = refuse_script
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Reinitialize all parameters."""
         for module in self.modules():
             if isinstance(module, Linear):
                 _glorot_orthogonal(module)
@@ -291,7 +291,7 @@ class OutputBlock(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Reinitialize all parameters."""
         for module in self.modules():
             if isinstance(module, Linear):
                 _glorot_orthogonal(module)
@@ -424,7 +424,7 @@ class DimeNetPlusPlus(Potential):
         )
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Reinitialize all parameters."""
         for module in (self.rbf, self.emb, *self.output_blocks, *self.interaction_blocks):
             module.reset_parameters()
 

@@ -1,7 +1,7 @@
-"""Potentials as packages that C++ programs, such as LAMMPS, run without Python.
+"""Export of potentials to packages that C++ programs, such as LAMMPS, run without Python.
 
 The program of a package first builds the graphs of the neighbours from a list of edges, then runs the traced program of
-`trigraph.torch.compile_potential`. Torch's AOTInductor compiles it for any sizes.
+`trigraph.torch.compile_potential`. Torch's AOTInductor compiles both for any sizes.
 """
 
 import operator
@@ -38,7 +38,7 @@ from trigraph.torch.potentials.traced import find_targets, read_size_conditions,
 
 FORMAT = "2"
 """Format of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
-LONGEST_CHAIN = 24  # number of atoms in the chain that measures the reach of a model
+LONGEST_CHAIN = 24  # number of atoms in the chain with which `count_hops` measures the reach of a model
 SYMBOLS = re.findall(
     "[A-Z][a-z]?",
     "HHeLiBeBCNOFNeNaMgAlSiPSClArKCaScTiVCrMnFeCoNiCuZnGaGeAsSeBrKrRbSrYZrNbMoTcRuRhPdAgCdInSnSbTeIXeCsBaLaCePrNdPmSm"
@@ -69,9 +69,9 @@ class PackageInputs(NamedTuple):
 
 
 def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
-    """Return `shifts` and `graphs` of `Inputs`; outside of programs, `build_graphs` makes them from the same edges.
+    """Return `shifts` and `graphs` of `Inputs`, by operations that can be exported; otherwise like `build_graphs`.
 
-    All sizes follow from the sizes of the arguments. Nothing is cached: each call runs these operations.
+    All sizes follow from the sizes of the arguments. Each call repeats the operations, because nothing is cached.
     """
     (src, dst), shifts, num_atoms = atoms.edges, atoms.shifts, atoms.z.shape[0]
     each_atom, each_edge, ends = (
@@ -79,7 +79,7 @@ def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], 
     )
     to_atoms = torch.arange(num_atoms + 1, device=src.device)
     to_edges = ends[: src.shape[0] + 1]
-    # One number for each edge from its source, destination and shift; a reverse edge has the opposite shift.
+    # Encode source, destination and shift of each edge as one number; a reverse edge has the opposite shift.
     base = 2 * torch.cat([shifts.abs().flatten(), shifts.new_zeros(1)]).amax() + 1
     code = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
     codes, half = base**3, (base**3 - 1) // 2
@@ -125,7 +125,7 @@ class _Weighted(Potential):
 
 
 class _Program(Module):
-    """Program of a package, with its parameters: energies, forces and, if wanted, stresses and virials of atoms."""
+    """Program of a package with its parameters. It computes energies, forces and, if `stress`, stresses and virials."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class _Program(Module):
 def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
     """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
 
-    The virial of an edge is minus its vector times the derivative with respect to the vector. Each end gets half of its
-    symmetric part, as in LAMMPS's pair styles and in MACE.
+    The virial of an edge is minus its vector times the derivative with respect to the vector. Each atom of an edge gets
+    half of the symmetric part, as in LAMMPS's pair styles and in MACE.
     """
     neighbors = inputs.neighbors(constants)
     given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
@@ -197,11 +197,11 @@ def _takes(model: Potential, z: int) -> bool:
 
 
 def count_hops(model: Potential, z: int) -> int:
-    """Return the number of edges over which the energy of an atom depends on others, at most `LONGEST_CHAIN` - 1.
+    """Return the number of edges over which an atom's energy depends on other atoms, at most `LONGEST_CHAIN` - 1.
 
-    It is measured on a chain of atoms with neighbours along the chain, by the derivative of the first atom's energy and
-    by the energies that become NaN if the first position is NaN. Either test alone misses some dependences, for example
-    through a weight that is zero or through a comparison.
+    The function evaluates a chain of neighbouring atoms. It computes the derivative of the first atom's energy, and
+    finds the energies that become NaN if the first position is NaN. Either test alone misses some dependences, for
+    example through a weight that is zero or through a comparison.
     """
     like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
     places = torch.arange(LONGEST_CHAIN)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
@@ -231,7 +231,7 @@ def _trace_program(
     example = make_example(model, seed)
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
     state = read_state(weighted)
-    # The operators in C++ need only the sizes of graphs, not other numbers such as largest degrees.
+    # The C++ operators need only the sizes of graphs, not other numbers such as largest degrees.
     program = trace_program(
         weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
     )
@@ -252,7 +252,7 @@ def _trace_program(
 
 
 def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
-    """Raise if the model takes another branch for fewer or more structures than in the trace."""
+    """Raise ValueError if the model's code takes another branch for fewer or more structures than in the trace."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
 
     pos = example.pos[:8] - example.pos[:1]
@@ -268,7 +268,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
 
 
 def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
-    """Yield name, arguments and model's results of structures that test a package; it contains the first, a crystal."""
+    """Yield name, arguments and expected results of test structures. The package stores the first, a crystal."""
     generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
     pos = (0.5 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))).to(like)
@@ -286,7 +286,7 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, P
 
 
 def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Compute the virials of `results_with_virials` edge by edge in Python."""
+    """Return the virials of `results_with_virials`, summed from the derivatives with respect to edge vectors."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
     energy = outputs_of_atoms(model, z, vec, neighbors).sum()
     (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
@@ -330,17 +330,17 @@ def _compare(owner: str, name: str, results: Sequence[Tensor], expected: Sequenc
 def export_potential(
     model: Potential, path: str | os.PathLike[str], *, stress: bool = True, elements: Sequence[str] | None = None
 ) -> None:
-    """Write a potential as a package that C++ programs and LAMMPS run without Python.
+    """Export a potential to a package that C++ programs and LAMMPS run without Python.
 
-    It computes energies, forces and stresses of any number of atoms, edges and structures, on processors that have this
-    processor's instructions. Parameters are fixed. Compilation takes a minute or more; the log ``trigraph`` (level
-    INFO), or standard error if it is a terminal, shows the steps. The package is then compared with the model for five
-    structures. It contains one of them, so that a program that loads the package can repeat the comparison.
+    The package computes energies, forces and stresses of any number of atoms, edges and structures, on processors with
+    the instruction set of this one. Parameters are fixed. Compilation takes a minute or more; the logger ``trigraph``
+    (INFO), or standard error if it is a terminal, shows the steps. The package is then compared with the model for five
+    structures. One of them is stored in the package, so that a program that loads it can repeat the comparison.
 
     Parameters
     ----------
     model : Potential
-        Model on the CPU, in eV and angstrom, in the mode in which it will be used (``model.eval()``).
+        Model on the CPU, in units of eV and angstrom, in the mode in which it will be used (``model.eval()``).
     path : str or path
         Name of the package, which ends in ``.pt2``.
     stress : bool
@@ -390,8 +390,8 @@ def export_potential(
     ):
         package = str(Path(folder, path.name))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch itself causes it
-            # The documentation of AOTInductor names these two functions, so they are public in spite of their module.
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch itself causes this warning
+            # These two functions are public, despite the name of their module: AOTInductor's documentation uses them.
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=package, inductor_configs={"aot_inductor.metadata": metadata}
             )

@@ -14,18 +14,18 @@ from torch import Tensor
 from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MOST_CUTOFFS, find_cell_limit
 from trigraph.torch.arrays import convert_dtype
 
-MOST_PARTS = 2**14  # parts of a cell along one direction
-CANDIDATES = 2**22  # pairs of atoms tested at a time
+MOST_PARTS = 2**14  # maximum number of parts of a cell along one direction
+CANDIDATES = 2**22  # maximum number of pairs of atoms tested at a time
 
 
 def search(
     pos: Tensor, cutoff: float, boxes: np.ndarray, flags: np.ndarray, of_atom: Tensor
 ) -> tuple[Tensor, ...] | None:
-    """Return source, destination and shifts of every pair closer than the cutoff, sorted in this order.
+    """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
 
-    What the cells add to the vector of each edge comes with them, in float64. `boxes` has a cell for each structure,
-    `flags` its periodic directions, `of_atom` the structure of each atom. None is returned where something is wrong or
-    out of range: the search on the host says what.
+    The offset is the contribution of the cells to the vector of an edge, in float64. `boxes` has a cell for each
+    structure, `flags` its periodic directions, `of_atom` the structure of each atom. The result is None if an argument
+    is invalid or out of range; the search on the host then raises an error.
     """
     flags = flags.copy()  # torch warns about read-only arrays
     boxes = np.where(flags[..., None], boxes, 0.0)
@@ -76,8 +76,8 @@ def _pairs(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield source, destination and shifts for one chunk of atoms at a time.
 
-    Each cell has `parts` parts, and neighbours are at most `around` parts apart. `part` is the part of each atom after
-    it was moved back by `crossed` cells.
+    Each cell has `parts` parts, and neighbours are at most `around` parts apart. `part` is the part that contains each
+    atom after a translation by minus `crossed` cells.
     """
     span = parts.amax(0) + 1
     numbers = ((of_atom * span[0] + part[:, 0]) * span[1] + part[:, 1]) * span[2] + part[:, 2]
@@ -110,12 +110,12 @@ def _pairs(
 
 
 def _offset(shifts: Tensor, box: Tensor) -> Tensor:
-    """Return ``shifts @ box`` row by row, as an exactly odd function of the shifts."""
+    """Return ``shifts @ box`` for each row, computed so that opposite shifts give exactly opposite results."""
     return shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
 
 
 def compute_lengths(vec: Tensor) -> Tensor:
-    """Return the length of each row, summed in NumPy's order."""
+    """Return the length of each row, with squares added in the order of NumPy's sum."""
     x, y, z = vec.unbind(1)
     return (x * x + y * y + z * z).sqrt()
 
@@ -129,7 +129,7 @@ def _sort_edges(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tup
 
 
 def nearest(dst: Tensor, length: Tensor, number: int) -> Tensor:
-    """Return a mask of the `number` shortest edges into each destination; ties keep the first."""
+    """Return a mask of the `number` shortest edges into each destination; among equal lengths, the first are kept."""
     order = length.argsort(stable=True)
     order = order[dst[order].argsort(stable=True)]
     ends = dst[order]

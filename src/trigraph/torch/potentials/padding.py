@@ -1,7 +1,7 @@
 """Structures padded with ghosts to a capacity, so that all calls have tensors of the same sizes in the same memory.
 
-One ghost structure holds all padding. Its atoms lie in pairs, further apart than the cutoff, and up to `MOST` ghost
-edges lead from each atom of a pair to the other. A model's terms of these edges are zero, and so are their derivatives.
+All ghost atoms belong to one ghost structure. They form pairs; the atoms of a pair are further apart than the cutoff,
+and up to `MOST` ghost edges lead from each of them to the other. The model's terms of ghost edges are therefore zero.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,17 +18,17 @@ from trigraph.table.constants import PART_SIZE
 from trigraph.torch.graphs import assemble_in_place, tensors
 from trigraph.torch.potentials.structures import Neighbors
 
-MOST = PART_SIZE  # ghost edges into an atom, and out of it: a device sums so many without cutting the row
-ROWS = 64  # numbers of atoms and edges are multiples: torch's products on a CPU give the last few rows other bits
+MOST = PART_SIZE  # maximum number of ghost edges into or out of an atom; kernels sum this many in one piece
+ROWS = 64  # numbers of atoms and edges are multiples, because torch's CPU products round other last rows differently
 GROWTH = 1.25
-OWNER = "compile_potential"  # of errors
-APART = 2.0  # distance of the atoms of a pair, in cutoffs
+OWNER = "compile_potential"  # name of the caller in error messages
+APART = 2.0  # distance between the two atoms of a ghost pair, in units of the cutoff
 
 _EDGES, _CSC = GRAPH_PARTS["EdgeGraph"], GRAPH_PARTS["CSC"]
 
 
 class Given(NamedTuple):
-    """Arguments of a call, checked and without ghosts."""
+    """Checked arguments of a call, without ghosts."""
 
     z: Tensor
     pos: Tensor
@@ -37,13 +37,13 @@ class Given(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """Numbers of atoms, edges and structures for which there is room beside the ghosts.
+    """Largest numbers of atoms, edges and structures in a padded call, not counting ghosts.
 
     Parameters
     ----------
     atoms, edges, structures : int
     degree : int, optional
-        Most edges into an atom, and out of it.
+        Largest number of edges into an atom, and out of it.
 
     Examples
     --------
@@ -59,23 +59,23 @@ class Capacity(NamedTuple):
 
     @classmethod
     def of(cls, neighbors: Neighbors) -> "Capacity":
-        """Return what neighbours need."""
+        """Return the capacity that neighbours require."""
         graph = neighbors.graph
         degree = coarsen_number("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
         return cls(graph.num_nodes, graph.num_edges, neighbors.num_structures, degree)
 
     def holds(self, needed: "Capacity") -> bool:
-        """Return whether there is room for what is needed."""
+        """Return whether no number of `needed` exceeds this capacity."""
         return all(own >= other for own, other in zip(self, needed, strict=True))
 
     def grown(self) -> "Capacity":
-        """Return a quarter more, in whole blocks of rows."""
+        """Return a capacity that is a quarter larger, with atoms and edges rounded up to multiples of `ROWS`."""
         atoms, edges, structures = (int(GROWTH * n) + 1 for n in self[:3])
         return Capacity(_up(atoms), _up(edges), structures if self.structures > 1 else 1, self.degree)
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """Numbers of atoms, edges and structures with ghosts, of which at least one atom has no edge."""
+        """Numbers of atoms, edges and structures including ghosts. At least one ghost atom has no edge."""
         edges = _up(self.edges)
         return _up(self.atoms + 2 * -(-edges // (2 * MOST)) + 1), edges, self.structures + 2
 
@@ -85,7 +85,7 @@ def _up(number: int) -> int:
 
 
 def check_capacity(owner: str, given: Any) -> list[Capacity]:
-    """Return one or several given capacities; raise TypeError or ValueError for anything else."""
+    """Return the capacities of a user's argument as a list; raise TypeError or ValueError if it is invalid."""
     if given is None:
         return []
     several = [given] if isinstance(given, Capacity) else list(given) if isinstance(given, (list, tuple)) else [given]
@@ -98,10 +98,10 @@ def check_capacity(owner: str, given: Any) -> list[Capacity]:
 
 
 def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]) -> Capacity:
-    """Return the smallest of the capacities that hold what is needed, else a new one.
+    """Return the smallest capacity that holds `needed`, or a new one if there is none.
 
-    Those that were made, unlike those that were given, are left if less than half of their edges or atoms would be
-    used.
+    A capacity in `made`, unlike one in `given`, is not reused if the call would use less than half of its edges or
+    atoms.
     """
     new = needed.grown()
     holding = [one for one in given if one.holds(needed)]
@@ -113,7 +113,7 @@ def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]
 
 
 class Padding:
-    """Tensors of fixed size and memory for structures of a capacity, and the graphs of their neighbours.
+    """Tensors with fixed sizes and addresses for structures up to a capacity, and the graphs of their neighbours.
 
     Attributes
     ----------
@@ -121,13 +121,13 @@ class Padding:
         As for `Potential.forward`; `cells` is None without cells.
     neighbors : Neighbors
     real_atoms, real_structures : Tensor
-        1 for what is no ghost, 0 for ghosts.
+        1 for real atoms or structures, 0 for ghosts.
     refused : Tensor
-        Whether a `CapacitySearch` found more than there is room for, or cannot judge; there is no edge then.
+        Whether a `CapacitySearch` found too many edges or was refused for another reason. There are no edges then.
     sizes : tuple of int
         Numbers of atoms and structures without ghosts.
     search : CapacitySearch or None
-        Finds the edges anew.
+        Search that overwrites the edges.
     """
 
     def __init__(self, capacity: Capacity, pos: Tensor, periodic: bool, index_dtype: torch.dtype) -> None:
@@ -135,7 +135,7 @@ class Padding:
         atoms, edges, structures = self.rows = capacity.rows
         self._index: dict[str, Any] = {"dtype": index_dtype, "device": pos.device}
         self.pos, self.z = pos.new_zeros(atoms, 3), torch.zeros(atoms, dtype=torch.int64, device=pos.device)
-        # A ghost has a cell with a volume, for a finite stress.
+        # Ghost structures have cells with a volume, so that their stresses are finite.
         identity = pos.new_zeros(3, 3).fill_diagonal_(1.0)
         self.cells = identity.repeat(structures, 1, 1) if periodic else None
         self.real_atoms, self.real_structures = pos.new_zeros(atoms), pos.new_zeros(structures)
@@ -146,15 +146,15 @@ class Padding:
         self.like = pos.dtype, pos.device
         self._long: list[_LongRows] = []
         self.neighbors = self._assemble()
-        # The graphs are those of these neighbours, which cannot change, and the places of ghosts those of this cutoff.
+        # The neighbours, which are immutable, and the cutoff that the graphs and ghost positions were last filled for.
         self._of: tuple[Neighbors | None, float] = None, 0.0
 
     def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:
-        """Copy structures, at least one atom, into the tensors; the host waits for nothing."""
+        """Copy structures, which have at least one atom, into the tensors without synchronizing the device."""
         self.sizes = atoms, structures = len(z), neighbors.num_structures
         with torch.no_grad():
             self.z[:atoms].copy_(z)
-            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model has
+            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model supports
             self.pos[:atoms].copy_(pos)
             if self.cells is not None and cells is not None:
                 self.cells[:structures].copy_(cells)
@@ -166,21 +166,21 @@ class Padding:
                 self._of = neighbors, cutoff
 
     def forget(self) -> None:
-        """Forget whose neighbours these are, because somebody writes others over them."""
+        """Make the next `fill` write the graphs, because the caller overwrites them."""
         self._of = None, 0.0
 
     def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
-        """Return a tensor for values like these of all atoms, or of all structures."""
+        """Return a tensor for labels like `values`, with a row for each atom or structure, including ghosts."""
         return values.new_zeros(self.rows[0 if of_atoms else 2], *values.shape[1:])
 
     def fill_labels(self, targets: Mapping[str, Tensor], labels: Mapping[str, tuple[Tensor, bool]]) -> None:
-        """Copy labels into the tensors that `new_label` returned, zeros for ghosts."""
+        """Copy labels into the tensors that `new_label` returned, and set the rows of ghosts to zero."""
         for name, (values, _) in labels.items():
             targets[name][: len(values)].copy_(values)
             targets[name][len(values) :].zero_()
 
     def _assemble(self) -> Neighbors:
-        """Return graphs of new tensors; those that `_fill_edges` and `_fill_structures` do not write are constant."""
+        """Return graphs of new tensors. Tensors that `_fill_edges` and `_fill_structures` do not write are constant."""
         atoms, edges, structures = self.rows
         degree, largest = self.capacity.degree, coarsen_number("max_in_degree", atoms)
 
@@ -235,7 +235,7 @@ class Padding:
             self.cells[structures:].copy_(self.pos.new_zeros(3, 3).fill_diagonal_(1.0))
 
     def _fill_edges(self, neighbors: Neighbors) -> None:
-        """Write the edges: first those of the atoms, whose numbers are the smaller ones, then those of the ghosts."""
+        """Write the real edges, then the ghost edges. Edges stay sorted, because ghosts have the largest numbers."""
         graph = neighbors.graph
         if graph.reverse_edge is None:
             raise ValueError("Neighbors: the graph has no reverse_edge; expected neighbours of Potential.neighbors")
@@ -249,9 +249,9 @@ class Padding:
         self.finish_edges(torch.full((), graph.num_edges, **self._index))
 
     def finish_edges(self, own: Tensor) -> None:
-        """Write the ghost edges after so many `own` edges, and what follows from edges; the host waits for nothing."""
+        """Write ghost edges after the `own` real edges, and all derived arrays, without synchronizing the device."""
         atoms, edges, structures = self.rows
-        first = self.members[0][structures - 2]  # of the ghost atoms
+        first = self.members[0][structures - 2]  # first ghost atom
         ghosts = _ghost_edges(first, own, atoms, edges)
         shift = {"src": first, "dst": first}
         for name, target in self.edges.items():
@@ -274,7 +274,7 @@ class Padding:
             long.fill()
 
     def _fill_structures(self, neighbors: Neighbors) -> None:
-        """Write the structure of each atom; all ghosts are in the last but one, and none is in the last."""
+        """Write the structure of each atom. All ghosts are in the last structure but one, and the last one is empty."""
         (atoms, _, structures), own = self.rows, neighbors.graph.num_nodes
         offsets, *others = tensors(neighbors.members, True)
         indices, edge_ids, destinations, _, src_positions, _, row_positions = others
@@ -295,9 +295,9 @@ class Padding:
 
 
 class _LongRows:
-    """The `LongRows` of offsets that change, for any number of them; absent ones are empty parts of the last row.
+    """`LongRows` of offsets that may change, with memory for the largest possible number of long rows.
 
-    That row never has positions.
+    Unused entries are empty parts of the last row, which never has positions.
     """
 
     def __init__(self, offsets: Tensor, positions: int) -> None:
@@ -305,7 +305,7 @@ class _LongRows:
         self.rows, self.parts = offsets.new_zeros(3, most), offsets.new_zeros(2, positions // MOST + most)
 
     def fill(self) -> None:
-        """Find the long rows without a wait of the host."""
+        """Find the long rows of the current offsets without synchronizing the device."""
         offsets, spare = self.offsets, len(self.offsets) - 2
         sizes = offsets.diff()
         number = torch.where(sizes > MOST, (sizes + MOST - 1) // MOST, 0)
@@ -322,10 +322,10 @@ class _LongRows:
 
 
 def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int) -> dict[str, Tensor]:
-    """Return the arrays of an `EdgeGraph` of ghosts, counted from the first ones; what is before them has no meaning.
+    """Return the arrays of an `EdgeGraph` of ghosts, numbered from the first ghosts. Earlier elements are undefined.
 
-    Edges of pair k are numbers 2 * MOST * k and the following, the first half from atom 2 * k to the other. The last
-    pair may have fewer, of odd number if that of all edges is: one edge then has no reverse.
+    The edges of pair k start at number 2 * MOST * k; the first half leads from atom 2 * k to atom 2 * k + 1, the second
+    half back. The last pair may have fewer edges. If their number is odd, one edge has no reverse edge.
     """
     like: Any = {"dtype": first_edge.dtype, "device": first_edge.device}
     number, atom = torch.arange(edges, **like) - first_edge, torch.arange(atoms + 1, **like) - first_atom
@@ -338,9 +338,9 @@ def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int)
     pair = number // (2 * MOST)
     begin, (there, back) = 2 * MOST * pair, halves(pair)
     returns = (number - begin >= there).to(number)  # whether an edge leads to the first atom of its pair
-    place = number - begin - returns * there  # among those of its direction
+    place = number - begin - returns * there  # index among the edges of the same pair and direction
     has_reverse = (place < torch.where(returns > 0, there, back)).to(number)
-    # Sorted by destination, those that lead to the first atom of a pair come first.
+    # In the order by destination, edges to the first atom of a pair come first.
     start = begin + returns * back
     position = number - begin
     offsets, (outward, inward) = 2 * MOST * (atom // 2), halves(atom // 2)

@@ -26,7 +26,7 @@ from trigraph.torch.potentials.structures import (
     stack_cells,
 )
 
-EDGES_OF_ROWS = 4096  # default limit of edges for the rows of a Hessian that are computed at once
+EDGES_OF_ROWS = 4096  # default limit of (number of Hessian rows computed at once) * (number of edges)
 
 
 class Potential(Module):
@@ -94,7 +94,7 @@ class Potential(Module):
         raise NotImplementedError(f"{type(self).__name__} does not define atoms_of_vectors")
 
     def check_numbers(self, z: Tensor) -> None:
-        """Raise ValueError for an atomic number that the model does not support. By default, it supports all."""
+        """Raise ValueError for an atomic number that the model does not support (default: all are supported)."""
 
     def neighbors(
         self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None, skin: float = 0.0
@@ -149,7 +149,7 @@ class Potential(Module):
             Structure of each atom (default: one structure).
         cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
             Cell vectors in rows.
-        pbc : bool, three of them, or three for each structure, optional
+        pbc : bool, three bools, or three bools for each structure, optional
             Which directions are periodic (default: all if the structure has a cell, otherwise none).
         neighbors : Neighbors, optional
             Result of `neighbors`, which already contains `batch` and `pbc`.
@@ -162,7 +162,7 @@ class Potential(Module):
         Raises
         ------
         TypeError, ValueError, MemoryError
-            If an argument has the wrong type, dtype, shape, device or value, two atoms coincide, or memory is lacking.
+            If an argument has the wrong type, dtype, shape, device or value, two atoms coincide, or memory runs out.
         NotImplementedError
             In torch.jit.trace without `neighbors`.
         """
@@ -355,7 +355,7 @@ class Potential(Module):
         neighbors: Neighbors | None,
         energies: bool = False,
     ) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments of a call, and return neighbours and stacked cells. `energies` requires one output."""
+        """Check the arguments of a call, and return neighbours and stacked cells. Require one output if `energies`."""
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
@@ -434,7 +434,7 @@ class ForceField(Module):
 def without_gradients(model: Potential) -> Potential:
     """Return a copy whose parameters require no gradients, because operators would compute them even if unused.
 
-    It shares the model's buffers and attributes. The model is not modified, because other threads may be using it.
+    The copy shares the model's buffers and attributes. The model is not modified, because other threads may use it.
     """
     memo: dict[int, Any] = {id(p): p.detach() for p in model.parameters()}
     for module in model.modules():
@@ -446,7 +446,7 @@ def without_gradients(model: Potential) -> Potential:
 
 def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
     """Return the product of the Hessian with a vector."""
-    if not forces.requires_grad:  # there are no neighbours
+    if not forces.requires_grad:  # no atom has neighbours
         return torch.zeros_like(vector)
     (product,) = torch.autograd.grad(forces, pos, -vector, True, create_graph, materialize_grads=True)
     return product

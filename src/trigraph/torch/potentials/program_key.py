@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-MOST = 10_000  # elements of a container that are compared, which takes some 0.3 ms in each call
+MOST = 10_000  # maximum number of elements of a container compared by value, which takes about 0.3 ms per call
 _PLAIN = (type(None), type(...), bool, int, str, bytes, torch.device, torch.dtype, torch.layout, torch.memory_format)
 _CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)
-_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # attributes of `Potential`, possibly of the class
+_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # attributes of `Potential` that may be class attributes
 _properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
 
 
 class _Same:
-    """Comparison by identity. It keeps the object alive, so that no other object gets its address."""
+    """Wrapper that compares an object by identity and keeps it alive, so that no other object gets its address."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -36,9 +36,9 @@ class _Same:
 class ProgramKey:
     """Classes and attributes of the modules of a potential, including hooks and modes.
 
-    A program depends on everything that its model reads while it is traced. The key holds plain values, and Python's
-    lists, tuples, dictionaries and sets of them, by value; parameters and buffers by name and properties; and
-    everything else by identity. If the model reads anything else that changes, the caller must call `recompile`.
+    A program depends on everything that its model reads during tracing. The key compares plain values, and Python's
+    lists, tuples, dictionaries and sets of plain values, by value; parameters and buffers by name and properties; and
+    other attributes by identity. After a change of anything else that the model reads, the user must call `recompile`.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class ProgramKey:
     parameters : tuple of str
         Names of the parameters.
     values : dict
-        Comparable values by place in the model. Keys with equal `values` have the same program.
+        Comparable values by path in the model, such as "rbf.training". Keys with equal `values` share programs.
     not_compared : list of str
         Attributes whose contents may change without a change of the key.
     """
@@ -65,7 +65,7 @@ class ProgramKey:
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
                 self.values[place] = self._comparable(place, value)
-        # Everything below is for `unchanged`. It keeps the model's own objects alive, so that an object at the same
+        # The attributes below serve `unchanged`. They keep the model's objects alive, so that an object with the same
         # address is the same object.
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]
@@ -80,7 +80,7 @@ class ProgramKey:
             self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
     def unchanged(self, root: Module) -> bool:
-        """Return whether a new key of this module would be equal. False also if an equal value was assigned again."""
+        """Return whether a new key of `root` would be equal. It is also False if an equal object was assigned."""
         return (
             root is self.root
             and not any(self._empty)
@@ -90,25 +90,25 @@ class ProgramKey:
         )
 
     def _objects_now(self) -> Iterator[Any]:
-        # An additional or missing element shifts all later objects. Values of attributes, which all differ, come last.
+        # An added or missing element shifts all later objects. Attribute values come last: a shift changes them.
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
         return chain(inherited, *modules, *self._containers, *self._views)
 
     def _comparable(self, place: str, value: Any) -> Any:
-        """Return an object that equals the object for another value exactly if both values allow the same program."""
+        """Return a comparable object for a value; two are equal exactly if their values allow the same program."""
         cls = type(value)
         if cls in _PLAIN:
             return cls, value
         if isinstance(value, (float, complex, np.number)):
-            return cls, repr(value)  # distinguishes 0.0 from -0.0, and NaN equals NaN
+            return cls, repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaN equal NaN
         if id(value) in self._names:
             return self._names[id(value)]
         if cls not in _CONTAINERS or len(value) > MOST:
             if not _is_fixed(value) and place not in self.not_compared:
                 self.not_compared.append(place)
             return _Same(value)
-        if cls is not tuple:  # Python may share equal tuples
+        if cls is not tuple:  # equal tuples may be the same object
             self._names[id(value)] = place
             self._containers.append(value)
         if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ class ProgramKey:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Return whether a value behaves the same as long as it is the same object."""
+    """Return whether the behaviour of an object can never change."""
     if isinstance(value, types.FunctionType):
         return value.__closure__ is None
     if isinstance(value, type):
@@ -127,6 +127,6 @@ def _is_fixed(value: Any) -> bool:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the places where the `values` of two keys differ."""
+    """Return the paths for which the `values` of two keys differ."""
     changed = [p for p in chain(after, before) if p not in before or p not in after or before[p] != after[p]]
     return [place.split(" as ")[0] for place in dict.fromkeys(changed)]

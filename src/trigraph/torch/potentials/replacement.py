@@ -1,4 +1,4 @@
-"""Interface of a potential for classes that replace it and compute the derivatives in another way."""
+"""Base class of modules that replace a potential and compute its derivatives in another way."""
 
 import copy
 import functools
@@ -78,7 +78,7 @@ class Replacement(Module):
         return self.model.neighbors(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Call the original potential, for which torch.compile suffices."""
+        """Call the original potential, which torch.compile can compile without a replacement."""
         return self.model(*args, **kwargs)
 
     # These methods call `prepare` and `differentiated` of the replacement, not of the model.
@@ -105,7 +105,7 @@ class Replacement(Module):
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return the function of `Potential.make_hessian_product`, with one copy of the structures per direction."""
+        """Return a function like `Potential.make_hessian_product`, but with a copy of all structures per direction."""
         copies = functools.cache(neighbors.copies)  # key: the number of copies
 
         def rows(directions: Tensor) -> Tensor:

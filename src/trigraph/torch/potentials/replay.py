@@ -1,4 +1,4 @@
-"""A function of tensors that keep their memory, repeated by a CUDA graph on a device."""
+"""Repeated execution of a function of tensors with fixed memory, by a CUDA graph if they are on a CUDA device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,19 +8,19 @@ from torch import Tensor
 
 
 def is_captured(device: torch.device) -> bool:
-    """Return whether calls on a device are captured in CUDA graphs."""
+    """Return whether `Replay` captures a CUDA graph on this device."""
     return device.type == "cuda"
 
 
 class Replay:
-    """A function without arguments, of tensors whose memory stays; on the CPU each call is one of the function.
+    """Function without arguments that reads tensors at fixed addresses. On the CPU, each call executes the function.
 
-    On a device the first call is one of the function, on a stream of its own: kernels are compiled, and libraries take
-    their workspaces. The second captures it in a CUDA graph, which each call from then on repeats. Results are the same
-    tensors in each call then.
+    On a CUDA device, the first call executes the function on a separate stream, so that kernels are compiled and
+    libraries allocate their workspaces. The second call captures the function in a CUDA graph. This and all later calls
+    replay the graph, and return the same tensors.
 
-    A graph depends on everything that the function reads, as it was when the graph was captured, other than the values
-    of tensors. Its owner keeps the tensors, and makes another one after any other change.
+    The graph reflects everything that the function read during capture, except the values of tensors. The owner of the
+    replay must keep the tensors alive, and must make another `Replay` after any other change.
     """
 
     def __init__(self, owner: str, function: Callable[[], tuple[Tensor | None, ...]], device: torch.device, pool: Any):
@@ -30,7 +30,7 @@ class Replay:
         self.results: tuple[Tensor | None, ...] = ()
 
     def __call__(self) -> tuple[Tensor | None, ...]:
-        """Return the function's results."""
+        """Execute the function or replay its graph, and return the results."""
         if not is_captured(self.device):
             return self.function()
         with torch.cuda.device(self.device):

@@ -60,7 +60,7 @@ def check_potential(owner: str, model: Any) -> None:
 def empty_like_model(model: torch.nn.Module) -> Tensor:
     """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers.
 
-    Raise RuntimeError if gradients are enabled but the model was made in inference mode, so that torch refuses
+    Raise RuntimeError if gradients are enabled but the model was made in inference mode, for which torch computes no
     derivatives.
     """
     tensors_of_model = itertools.chain(model.parameters(), model.buffers())
@@ -85,13 +85,13 @@ class Neighbors(NamedTuple):
     batch : Tensor or None
         Structure of each atom, shape (num_atoms,); None for one structure without a batch.
     ends : CSC
-        Graph from the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges; joins both ends of an edge.
+        Graph from the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges; adds both ends of an edge.
     into : CSC
         Graph from the edges to their destination atoms.
     members : CSC
         Graph from the atoms to their structures.
     sources : CSC or None
-        Graph from the atoms to the edges that leave them; None if `of_sources` makes it in each call.
+        Graph from the atoms to the edges that leave them; None if `of_sources` builds it in each call.
 
     See Also
     --------
@@ -147,14 +147,14 @@ class Neighbors(NamedTuple):
     def of_sources(self, values: Tensor) -> Tensor:
         """Return ``values[src]``, the row of each edge's source atom, shape (num_edges, width).
 
-        Its derivatives are sums over the edges of each atom in a fixed order, on the CPU and on devices.
+        Derivatives are sums over the edges of each atom in a fixed order, on the CPU and on CUDA devices.
         """
         if self.sources is not None:
             return _sum_rows("of_sources", values, self.sources, "num_atoms")
         src, src_offsets = self.src, tensors(self.graph, False)[SRC_OFFSETS]
         offsets = torch.arange(src.shape[0] + 1, dtype=src.dtype, device=src.device)
         each = offsets[:-1]
-        # The edges are sorted by source, so all orders of this graph are known.
+        # The edges are sorted by source, so the reverse arrays of this graph are known.
         arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
         graph = assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
         return _sum_rows("of_sources", values, graph, "num_atoms")
@@ -190,9 +190,9 @@ class Neighbors(NamedTuple):
 
 
 def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
-    """Return sums of rows. If each row contributes to exactly one sum, `index` is the number of that sum."""
+    """Return sums of rows. If each row contributes to exactly one sum, `index` has the number of each row's sum."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
-    # Traced programs contain the operator here; `rewrite_sums` of `potentials.traced` replaces its derivatives.
+    # Traced programs need the operator itself, which `rewrite_sums` of `potentials.traced` replaces.
     if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return _sum(values, None, graph).output_embedding
     sums: Tensor = _Sums.apply(values, index, graph)  # type: ignore[no-untyped-call]
@@ -225,7 +225,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Selected(torch.autograd.Function):
-    """Selection of rows of `values` by `index`. Its derivative is `_Sums`, its transpose, in a fixed order."""
+    """Selection of rows of `values` by `index`. The derivative is the transpose `_Sums`, with a fixed order of sums."""
 
     generate_vmap_rule = True
 
@@ -259,7 +259,7 @@ def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
 
 
 def _check_positions(owner: str, pos: Any) -> None:
-    """Raise unless `pos` holds positions of atoms."""
+    """Raise unless `pos` is a tensor of float32 or float64, of shape (num_atoms, 3)."""
     _check_tensor(owner, "pos", pos, (torch.float32, torch.float64))
     if pos.dim() != 2 or pos.shape[1] != 3:
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3)")
@@ -312,7 +312,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
 
 
 def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
-    """Return the number of structures: the number of cells if given, otherwise up to the last structure with atoms."""
+    """Return the number of structures: the number of cells, if they are given, otherwise ``max(batch) + 1``."""
     several = (isinstance(cell, Tensor) and cell.dim() == 3) or isinstance(cell, Sequence)
     if batch is None:
         if several and len(cell) != 1:
@@ -324,7 +324,7 @@ def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: in
     if tuple(batch.shape) != (num_atoms,):
         raise ValueError(f"{owner}: batch has shape {tuple(batch.shape)}; expected (num_atoms,) = ({num_atoms},)")
     number = len(cell) if several else int(batch.max()) + 1 if num_atoms else 0
-    check_memory(owner, "max(batch) + 1", number, 16)  # two arrays of offsets
+    check_memory(owner, "max(batch) + 1", number, 16)  # bytes per structure, for two arrays of offsets
     if num_atoms and not 0 <= int(batch.min()) <= int(batch.max()) < number:
         raise ValueError(
             f"{owner}: batch goes from {int(batch.min())} to {int(batch.max())}; expected from 0 to num_structures - 1 "
@@ -334,7 +334,7 @@ def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: in
 
 
 def find_periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
-    """Return which directions of each structure are periodic, shape (num_structures, 3)."""
+    """Return a mask of the periodic directions of each structure, shape (num_structures, 3)."""
     if pbc is None:
         present = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
         return np.broadcast_to(np.array(present, bool).reshape(-1, 1), (num_structures, 3))
@@ -359,7 +359,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Return the values of a tensor on the host."""
+    """Return a tensor as a NumPy array."""
     return view_array(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
 
 
@@ -389,11 +389,11 @@ def find_neighbors(
 def _search_plain(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
-    """Compute `find_neighbors` for plain tensors."""
+    """Compute `find_neighbors` for tensors without wrappers of torch.func."""
     num_structures = _count_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = find_periodic(owner, pbc, cell, num_structures)
-    # Copied: graphs are built from `Neighbors.batch`, which must not change if the caller writes to the tensor.
+    # Copy `batch`, because `Neighbors.batch` and the graphs must not change if the caller writes to the tensor.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
     result = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
@@ -411,10 +411,10 @@ def _search_plain(
 def _on_host(
     owner: str, positions: np.ndarray, cutoff: float, of_atom: np.ndarray, cells: Any, flags: np.ndarray, alone: bool
 ) -> list[Tensor]:
-    """Return source, destination, shifts and offset of every pair, sorted by the first three."""
+    """Search on the host. Return source, destination, shifts and offset of each pair, sorted by the first three."""
     boxes = None if cells is None else _array(cells)
     if boxes is None and not flags.any() and not alone:
-        with contextlib.suppress(ValueError):  # raised again below with the number of the structure
+        with contextlib.suppress(ValueError):  # the loop below raises it with the number of the structure
             return [torch.from_numpy(array) for array in find_neighbors_of_molecules(positions, cutoff, of_atom)]
     # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
@@ -443,7 +443,7 @@ def build_graphs(
     num_structures: int,
     batched: bool,
 ) -> Neighbors:
-    """Return the graph of the edges and the graphs of sums over it."""
+    """Return `Neighbors` with the graph of the edges and the graphs of sums over edges and atoms."""
     num_atoms, num_edges, device = len(of_atom), len(src), src.device
     ends = torch.stack([src, num_atoms + dst], dim=1).flatten()
     offsets, atoms, members = (
@@ -460,5 +460,5 @@ def build_graphs(
         CSC.from_coo(atoms, members, num_atoms, num_structures),
     )
     for csc in graphs:
-        csc.prepare()  # derivatives need it; compiled programs would repeat it in each call
+        csc.prepare()  # for derivatives; compiled programs would otherwise repeat it in each call
     return Neighbors(graph, shifts if bool(shifts.any()) else None, of_atom if batched else None, *graphs)

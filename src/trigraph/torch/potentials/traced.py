@@ -1,4 +1,4 @@
-"""Traced programs: graphs of operations that compute derivatives and that torch compiles for all sizes."""
+"""Traced programs: graphs of operations that compute derivatives, in a form that torch compiles once for all sizes."""
 
 import itertools
 import operator
@@ -13,8 +13,9 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# The overloads of the sum and its derivative in programs, their arguments for a sum (at _PLACE) and for the gradient
-# of the rows (last). The last arguments are `op`, `mean_by`, the backend (in Python only) and the requested fields.
+# Overloads of the sum and its derivative that programs call; the value _SUM of the argument `op` (at _PLACE), and the
+# value _ROWS of the requested fields, for the gradient of the rows. The last arguments are `op`, `mean_by`, the backend
+# (only in Python) and, for the derivative, the requested fields.
 _SUM: int | str
 _ROWS: int | str
 if _forward.native and _backward.native:
@@ -23,7 +24,7 @@ if _forward.native and _backward.native:
 else:
     _sums, _sums_backward = _forward.overload, _backward.overload
     _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
-# By derivative operator: the names of its fields, and the function that makes the argument with the requested fields.
+# For each derivative operator: the names of its fields, and a function that encodes the requested fields.
 _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
     overload: ([f.name for f in op.op.fields], mask)
     for op in OPERATORS_OF_TORCH.values()
@@ -35,8 +36,8 @@ _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
     """Trace a function that computes its own gradients to a graph of operations that can be differentiated again.
 
-    Autograd detaches the results that it saves, such as a square root. These operations are removed, because they
-    would cut off the next derivative.
+    Autograd detaches the results that it saves, such as a square root. `trace` removes these detach operations, because
+    they would cut off the next derivative.
     """
     program: Any = make_fx(function, tracing_mode=tracing_mode)(*example)  # type: ignore[arg-type]
     for node in list(program.graph.nodes):
@@ -51,7 +52,7 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 def want_less(program: Any) -> None:
     """Make derivatives compute only the fields that the program reads.
 
-    Autograd also requests the gradients of all parameters for the forces, although nothing reads them.
+    For forces, autograd requests the gradients of all parameters, too, although nothing reads them.
     """
     for node in reversed(program.graph.nodes):
         if node.target not in _SELECTIVE or any(user.target is not operator.getitem for user in node.users):
@@ -64,7 +65,7 @@ def want_less(program: Any) -> None:
 
 
 def read_size_conditions(program: Any) -> str:
-    """Return the conditions on sizes that a model evaluated during tracing, such as more than 20 atoms.
+    """Return the conditions on sizes that a model evaluated during tracing, such as ``num_atoms > 20``.
 
     `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call from `list_tensors`.
     """
@@ -75,10 +76,9 @@ def read_size_conditions(program: Any) -> str:
 def _over_rows(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of `first`, transposed to (inner, rows), and `second` (rows, columns).
 
-    Gradients of parameters are such sums over rows. For a sum in single precision, torch's compiler has one form for at
-    most 4096 rows and another for more, and compiles the whole program again if a call needs the other form. A product
-    has one form, except that the compiler turns a product with one row and one column into a sum. Therefore, a single
-    column is passed twice.
+    Gradients of parameters are such sums over rows. For a sum in float32, torch's compiler has one kernel for at most
+    4096 rows and another for more, and recompiles the whole program if a call needs the other kernel. A product has one
+    kernel. A single column is duplicated, because the compiler turns a product of one row and one column into a sum.
     """
     columns = second.shape[1]
     return first.t().mm(second if columns > 1 else second.expand(-1, 2))[:, :columns]
@@ -89,7 +89,7 @@ class _WithBias(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        # The compiler would turn x + bias into a product with a bias, which first copies the bias into each row.
+        # The compiler would merge x + bias into the product that gives x, and first copy the bias into each row.
         return x - bias.neg()
 
     @staticmethod
@@ -128,8 +128,8 @@ class _OneColumn(torch.autograd.Function):
 class _Sums(torch.autograd.Function):
     """Sums of rows. Each row contributes to the sum given by `index`, so that the derivative is a selection.
 
-    `rest` holds the arguments of `agg_weighted_n2n_fwd` after the rows: no weights, tensors of the graph, and its
-    numbers and choices, which follow from shapes or are constants.
+    `rest` holds the arguments of `agg_weighted_n2n_fwd` that follow the rows: None (no weights), tensors of the graph,
+    and numbers and choices, which follow from shapes or are constants.
     """
 
     @staticmethod
@@ -145,7 +145,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Selected(torch.autograd.Function):
-    """Selection of the rows given by `index`. Its derivative is `_Sums`, its transpose, in a fixed order."""
+    """Selection of the rows given by `index`. The derivative is the transpose `_Sums`, with a fixed order of sums."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, *rest: Any) -> Tensor:
@@ -162,7 +162,7 @@ class _Selected(torch.autograd.Function):
 
 
 def with_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Call `_WithBias`. Traced programs contain calls of functions only."""
+    """Call `_WithBias`. Traced programs can call ordinary functions only."""
     return _WithBias.apply(x, bias)  # type: ignore[no-untyped-call]
 
 
@@ -200,9 +200,9 @@ def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dic
 
 
 def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
-    """Replace derivatives of sums to which each row contributes once by selections, which the compiler fuses.
+    """Rewrite sums to which each row contributes once, so that their derivatives are selections, which can be fused.
 
-    `indices` maps the node of a graph's first tensor to the node that holds the sum of each row.
+    `indices` maps the node of a graph's first tensor to the node with the number of each row's sum.
     """
     for node in list(program.graph.nodes):
         if node.target is _sums:
@@ -229,8 +229,8 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
 def rewrite_products(program: Any) -> None:
     """Rewrite matrix products in the form that torch's compiler optimizes best, with equal results.
 
-    For a product with one column or one inner index, the compiler chooses a pass over elements by the number of rows,
-    and compiles again for other numbers. A bias is added in the pass that applies the activation.
+    For a product with one column or one inner index, the compiler may choose an elementwise kernel by the number of
+    rows, and compile again for other numbers. A bias is added in the kernel that applies the activation.
     """
     aten = torch.ops.aten
     for node in list(program.graph.nodes):

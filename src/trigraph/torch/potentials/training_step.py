@@ -1,4 +1,4 @@
-"""A training step of padded structures: a loss, its gradients and an optimizer's step, one CUDA graph on a device."""
+"""Training steps on padded structures: loss, gradients and optimizer's update in one CUDA graph on a device."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,38 +15,38 @@ from trigraph.torch.potentials.structures import EnergyForcesStress
 
 
 class PaddedStructures:
-    """The structures of a training step, with ghosts: what a loss gets, and computes with.
+    """Structures of a training step, including ghosts; the first argument of a loss function.
 
     Attributes
     ----------
     z : Tensor, shape (num_atoms,)
     real_atoms : Tensor, shape (num_atoms,)
-        1 for atoms, 0 for ghosts.
+        1 for real atoms, 0 for ghosts.
     real_structures : Tensor, shape (num_structures,)
-        1 for structures, 0 for others.
+        1 for real structures, 0 for padding.
     """
 
     def __init__(self, model: Potential, given: Any, real_atoms: Tensor, real_structures: Tensor) -> None:
         self.z, self.neighbors = given.z, given.neighbors
         self.real_atoms, self.real_structures = real_atoms, real_structures
         self._model, self._cells, self._pos = model, given.cells, given.pos.detach().requires_grad_()
-        self._found: EnergyForcesStress | None = None  # of this object's own tensors alone
+        self._found: EnergyForcesStress | None = None  # cached results for this object's tensors
 
     def energy_forces_stress(self) -> EnergyForcesStress:
-        """Return the results of `Potential.energy_forces_stress`, which are differentiable in the parameters."""
+        """Return the results of `Potential.energy_forces_stress`, differentiable with respect to the parameters."""
         if self._found is None:
             of_atoms = partial(outputs_of_atoms, self._model)
             self._found = derivatives(of_atoms, self.z, self._pos, self._cells, self.neighbors, create_graph=True)
         return self._found
 
     def hessian_vector_product(self, vector: Tensor) -> Tensor:
-        """Return the result of `Potential.hessian_vector_product`, which is differentiable in the parameters."""
+        """Return the result of `Potential.hessian_vector_product`, differentiable with respect to the parameters."""
         (product,) = torch.autograd.grad(self.energy_forces_stress().forces, self._pos, -vector, create_graph=True)
         return product
 
 
 class TrainingStep:
-    """A loss, its gradients in the parameters, and an optimizer's step, made by `CapturedPotential.training_step`."""
+    """Loss, gradients of the parameters, and optimizer's update; made by `CapturedPotential.training_step`."""
 
     def __init__(self, potential: Any, loss: Any, optimizer: Any, max_norm: float | None) -> None:
         if not callable(loss):
@@ -54,8 +54,8 @@ class TrainingStep:
         if optimizer is not None:
             check_optimizer(optimizer, is_captured(next(potential.parameters()).device))
         self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
-        # Beside what `CapturedPotential.replay` says, a replay depends on numbers and tensors of the optimizer, and on
-        # the memory of gradients: after a change of these, replays by the old name are dropped.
+        # Apart from what `CapturedPotential` compares, a replay depends on numbers and tensors of the optimizer, and on
+        # the memory of gradients. When one of these changes, the replays with the old `_name` are dropped.
         self._settings_of: Any = None
         self._name: Any = None
         self._gradients: dict[Tensor, Tensor] = {}
@@ -72,7 +72,7 @@ class TrainingStep:
         of_atoms: Mapping[str, Tensor] | None = None,
         of_structures: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Take a step; return the loss before it.
+        """Perform one training step, and return the loss before the update.
 
         Parameters
         ----------
@@ -89,9 +89,9 @@ class TrainingStep:
         Raises
         ------
         TypeError, ValueError
-            As for `Potential.energy_forces_stress`, or if labels have another number of rows.
+            As for `Potential.energy_forces_stress`, or if labels have the wrong number of rows.
         RuntimeError
-            If ghosts change the loss or its gradients, under autocast in float16, or if something cannot be captured.
+            If ghosts change the loss or its gradients, autocast uses float16, or an operation cannot be captured.
         """
         potential = self.potential
         with torch.inference_mode(False), torch.enable_grad():
@@ -114,7 +114,7 @@ class TrainingStep:
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
         ):
             self._gradients, self._settings_of = {p: torch.zeros_like(p) for p in parameters}, None
-        for p, gradient in self._gradients.items():  # `zero_grad` may have taken it away
+        for p, gradient in self._gradients.items():  # `zero_grad` may have set it to None
             p.grad = gradient
         settings = self._settings()
         if settings != self._settings_of:
@@ -124,13 +124,13 @@ class TrainingStep:
         replay = self.potential.replay(self._name, compute, given, labels, finish)
         (loss,) = replay()
         if replay.graph is None:
-            self._settings_of = self._settings()  # the first step makes the optimizer's state
+            self._settings_of = self._settings()  # the first step creates the optimizer's state
         return loss.clone()  # type: ignore[union-attr]
 
     def _compute(
         self, parameters: Sequence[Tensor], model: Potential, inputs: Any, labels: Any
     ) -> tuple[Tensor | None, ...]:
-        """Return the loss and its gradients."""
+        """Return the loss and its gradients with respect to the parameters."""
         if isinstance(inputs, Padding):
             real_atoms, real_structures = inputs.real_atoms, inputs.real_structures
         else:
@@ -145,7 +145,7 @@ class TrainingStep:
             return loss, *torch.autograd.grad(loss, parameters, allow_unused=True)
 
     def _finish(self, parameters: Sequence[Tensor], loss: Tensor, *gradients: Tensor | None) -> tuple[Tensor]:
-        """Write the gradients to their memory, and take the optimizer's step."""
+        """Copy the gradients to their fixed memory, and perform the optimizer's update."""
         with torch.no_grad():
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.grad.zero_() if gradient is None else p.grad.copy_(gradient)  # type: ignore[union-attr]
@@ -156,7 +156,7 @@ class TrainingStep:
         return (loss,)
 
     def _settings(self) -> list[Any]:
-        """Return numbers of the optimizer, and the addresses of its tensors."""
+        """Return the numbers in the optimizer's groups and state, and the addresses of the tensors there."""
         if self.optimizer is None:
             return [self.max_norm]
         groups = [value for group in self.optimizer.param_groups for name, value in group.items() if name != "params"]
@@ -181,7 +181,7 @@ def check_optimizer(optimizer: Any, on_device: bool) -> None:
 
 
 def _labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]) -> Iterator[Any]:
-    """Yield names of labels, with their values and whether these are of atoms."""
+    """Yield (name, (values, whether there is a row per atom)) for each label."""
     if twice := sorted(of_atoms.keys() & of_structures.keys()):
         raise ValueError(
             f"{OWNER}: labels of atoms and of structures have the name {twice[0]}; expected different ones"
