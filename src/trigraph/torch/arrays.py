@@ -73,7 +73,7 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
         return memory
 
 
-@functools.cache  # key: the dtype, the only input
+@functools.cache  # key: the dtype, which determines the result
 def convert_dtype(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype of a torch dtype, or the dtype of ml_dtypes for bfloat16."""
     if dtype is torch.bfloat16:
@@ -181,7 +181,7 @@ def as_array(value: torch.Tensor, what: str) -> Any:
 
     Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released.
     """
-    value = value.resolve_neg()  # copies a tensor that torch only marked as negated
+    value = value.resolve_neg()  # copies a tensor that has torch's negative bit
     try:
         return view_array(value, what)
     except RuntimeError:  # the tensor is, or the result would be, a torch.func wrapper
@@ -196,7 +196,7 @@ def as_array(value: torch.Tensor, what: str) -> Any:
 def tensor_from(array: Any) -> torch.Tensor:
     """Return a tensor that views an array's memory; if torch allocated that memory, the tensor shares its storage."""
     if isinstance(array, np.ndarray):
-        if array.dtype.kind == "V":  # bfloat16
+        if array.dtype.kind == "V":  # bfloat16 of ml_dtypes
             return tensor_from(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
     owner = _tensors.get(array.data.mem.ptr) if array.flags.c_contiguous else None
@@ -207,7 +207,7 @@ def tensor_from(array: Any) -> torch.Tensor:
 
 
 class _Handle:
-    """CUDA stream protocol for a torch stream; the streams of torch have had the protocol since version 2.9."""
+    """Torch stream with the CUDA stream protocol, which the streams of torch themselves have since version 2.9."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -216,7 +216,7 @@ class _Handle:
         return 0, self.handle
 
 
-@functools.lru_cache(maxsize=256)  # key: all that the object holds
+@functools.lru_cache(maxsize=256)  # key: device and handle, which determine the stream
 def _wrap_stream(device: int, handle: int) -> Any:
     return cupy_module().cuda.Stream.from_external(_Handle(handle))
 

@@ -55,7 +55,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
     common = [f.name for f in op.op.fields if axes[f.name] is None]
     lengths = (len(parts.arrays) + len(parts.reverse) for _, parts in op.graphs)
-    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]  # last reverse arrays
+    lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         number = info.batch_size

@@ -107,7 +107,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are:
 def _check_parameters(
     layer: Module, make: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
-    """Raise unless all are plain parameters of one dtype, with the names and shapes in the module from `make`."""
+    """Raise unless all parameters are plain, of one dtype, and like the parameters of the module from `make`."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
@@ -117,7 +117,7 @@ def _check_parameters(
     if make is None:
         return
     try:
-        with torch.device("meta"):  # needs no memory and draws no random numbers
+        with torch.device("meta"):  # the meta device needs no memory and no random numbers
             like = dict(make().named_parameters(remove_duplicate=False))
     except (TypeError, ValueError) as error:
         raise _Unfit(str(error)) from None
@@ -228,7 +228,7 @@ def _make_dimenet(model: Any) -> _Changes:
 
 
 def _same_arguments(layer: Module, cls: type[Module]) -> None:
-    """Raise unless `forward` has the same parameters in both classes; in fairchem's gemnet_gp, it has others."""
+    """Raise unless both `forward` methods have the same parameters; fairchem's gemnet_gp has others."""
     theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
     if theirs != ours:
         raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
@@ -245,7 +245,7 @@ def _basis_embedding(layer: Any) -> _Changes:
 
 
 def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...]:
-    """Return the classes of modules in a fairchem Dense layer without activation. Only its weight is used."""
+    """Return the classes of modules in a fairchem Dense layer without activation. trigraph uses only the weight."""
     kind, package = type(dense), type(layer).__module__.partition(".")[0]
     if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
         raise _Unfit(f"its bilinear is a {_name_class(kind)}; expected the Dense of {package}")

@@ -32,7 +32,7 @@ class Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Cache of `chosen`. The key is the choices of a call, which determine what fields exist and what bwd reuses.
+        # Cache of `chosen`. Key: the choices of a call, which determine what fields exist and what results bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
@@ -84,7 +84,7 @@ class Derivative:
         return values, keywords
 
     def call(self, op: TorchOperator, values: dict[str, Any], keywords: Any, fields: Sequence[str]) -> Any:
-        """Call a derivative operator with graphs, attributes and backend of the original; return its fields by name."""
+        """Call a derivative operator with the original graphs, attributes and backend; return the fields by name."""
         if not fields:
             return {}
         result = op([values.get(name) for name in op.array_names], {**keywords, "wanted": ",".join(fields)})
@@ -121,7 +121,7 @@ class Derivative:
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one, and None for all others."""
-        if all(t is None for t in cotangents):  # occurs for results that bwd reuses; zeros times NaN would be NaN
+        if all(t is None for t in cotangents):  # zero cotangents would give NaN for arrays with NaN
             return (None,) * len(needed)
         values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:

@@ -58,7 +58,7 @@ TENSORS = _Tensors()
 
 
 def _list_existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
-    """Map each combination of attributes to flags of the existing fields; return None if all fields always exist."""
+    """Map combinations of attributes to whether each field exists; return None if all fields always exist."""
     if not any(f.when for f in op.fields):
         return None
     attributes = [a for a in op.attributes if a.choices]
@@ -106,7 +106,7 @@ def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any]
     except MemoryError as error:
         raise_named(op.op, error)
     for tensor in out.values() if isinstance(out, Mapping) else (out,):
-        torch.autograd.graph.increment_version(tensor)  # so that a backward pass with the saved tensor raises
+        torch.autograd.graph.increment_version(tensor)  # so that a backward pass that saved the tensor raises an error
     return results
 
 
@@ -116,7 +116,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _list_existing(table)
-    # Compute lazy attributes now: compiled programs guard on their existence, and would be recompiled.
+    # Compute lazy attributes now, because compiled programs guard on their existence and would be recompiled.
     orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
     for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
         for name, value in vars(type(thing)).items():

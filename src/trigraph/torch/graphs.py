@@ -63,7 +63,7 @@ def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # checks one tensor; an empty one may look plain
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but an empty one may look plain
         return plain
     return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
@@ -84,7 +84,7 @@ def _cache_graph_tensors(graph: Any) -> None:
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if graph.kind == "cupy":
-        if not torch.backends.cuda.is_built():  # torch has no CUDA tensors
+        if not torch.backends.cuda.is_built():  # this build of torch has no CUDA tensors
             return
         built.setdefault("streams", set()).add(_current_stream(graph))
     if "tensors" not in built:

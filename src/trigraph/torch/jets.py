@@ -148,7 +148,7 @@ def add_to(sums: list[Tensor | None], k: int, term: Tensor) -> None:
 
 
 def bits(places: Sequence[int]) -> int:
-    """Return the bitwise or of all numbers."""
+    """Return the bitwise OR of all numbers."""
     total = 0
     for k in places:
         total |= k

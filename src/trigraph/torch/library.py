@@ -140,7 +140,7 @@ class TorchOperator:
 
         Its first argument says whether forward mode is active, for which more tensors must be saved.
         """
-        # The batched call may belong to outer levels of torch.func, whose rules only a custom function has.
+        # Apply the function itself, because outer levels of torch.func need its derivatives and its vmap rule.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
@@ -238,7 +238,7 @@ class TorchOperator:
         def run(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                # Graph arrays, too, are viewed within `on_device`: CuPy's stream must not wait during a graph capture.
+                # View graph arrays inside `on_device`, too: CuPy's stream must not wait while a CUDA graph is captured.
                 with on_device(first, shares=True):
                     fields = self.compute(args).values()
                 if self.op.single:
@@ -306,7 +306,7 @@ class TorchOperator:
                 fields.append(first.new_empty(0))
                 continue
             shape, dtype = layout(op, f, values, sizes)
-            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision numbers are float32
+            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision inputs are float32
             fields.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
         return fields[0] if op.single else tuple(fields)
 

@@ -29,7 +29,7 @@ def _load_library() -> Any:
         return None
     try:
         lead_library()
-    except (ImportError, ValueError):  # the fast path has no build; each call will raise this error again
+    except (ImportError, ValueError):  # no build of the fast path; each call will raise this error again
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
     return torch.ops.trigraph_cpu
@@ -153,9 +153,9 @@ class NativeOperator:
 
 
 def native(op: Operator, *rules: Any) -> NativeOperator | None:
-    """Return the C++ form of an operator, or None if it does not exist.
+    """Return the C++ form of an operator, or None if the operator has none.
 
-    It does not exist for third derivatives of definitions that are linear for some choices, which use lower orders.
+    Third derivatives of definitions that are linear for some choices have none, because they use lower orders.
     """
     if not hasattr(_OPERATORS, op.name) or (op.order == 3 and op.definition.linear_when):
         return None

@@ -25,7 +25,7 @@ SEGMENTS = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "inpu
 
 def _scatter(rows: Tensor, index: Tensor, num: int) -> Tensor:
     zeros = rows.new_zeros(num, *rows.shape[1:])
-    if rows.is_cuda:  # index_add of CUDA tensors adds in random order; index_put sorts the indices
+    if rows.is_cuda:  # index_add of CUDA tensors has no fixed order; index_put sorts the indices
         return zeros.index_put((index,), rows, accumulate=True)
     return zeros.index_add(0, index, rows)
 
@@ -299,7 +299,7 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
-        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes). 16-bit inputs become float32."""
+        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes). Half precision uses float32."""
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:

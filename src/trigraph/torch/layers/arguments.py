@@ -11,7 +11,7 @@ from trigraph.table import OPERATORS
 
 
 def _bounds(symbol: str) -> tuple[int, ...]:
-    """Return the smallest size of `radial_basis` for a symbol and, if the size is limited, the largest."""
+    """Return the smallest and, if there is one, the largest value of a symbolic size of `radial_basis`."""
     limits = OPERATORS["radial_basis_fwd"].definition.symbol(symbol)
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 

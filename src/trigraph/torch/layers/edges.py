@@ -27,7 +27,7 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": 
 
 
 def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
-    """Raise unless a value is a tensor of shape (rows, width), where None allows any size; messages show `symbols`."""
+    """Raise unless a value is a tensor of shape (rows, width). None allows any size; errors show `symbols` as shape."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
@@ -137,7 +137,7 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if name_library(rows) is None:  # no values in a traced program, several in torch.vmap
+    if name_library(rows) is None:  # a tensor of a traced program or of torch.vmap
         return
     with _name_layer_in_errors(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
@@ -174,16 +174,16 @@ class _Kept:
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
     def holds(self, edges: Any) -> bool:
-        """Return whether the copy equals an array in type, device, dtype, shape and values. Synchronize a device."""
+        """Compare type, device, dtype, shape and values of the copy and an array; this synchronizes a CUDA device."""
         own = self.edges
         alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
         return alike and find_device(own) == find_device(edges) and bool((own == edges).all())
 
 
 MOST_KEPT = 16  # maximum number of tensors with cached graphs; a graph takes several times the memory of its tensor
-# Cached graphs. The key is the caller's tensor object; `_Kept.graphs` has a second key. Each look-up compares the
-# contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or another process cannot
-# be detected otherwise.
+# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_Kept.graphs`). Each look-up
+# compares the contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or another
+# process cannot be detected otherwise.
 _kept = WeakTensorKeyDictionary()
 
 
@@ -220,7 +220,7 @@ def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
         return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or name_library(edges) == "cupy":
-        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # first, because self-loops shift positions in messages
+        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before self-loops change the positions in messages
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 

@@ -19,7 +19,7 @@ Index = torch.Tensor | Segments
 
 
 def _he_orthogonal(weight: torch.Tensor) -> None:
-    """Initialize by an orthogonal matrix, standardized over the summed dimensions to variance 1 / (number of terms)."""
+    """Fill with an orthogonal matrix, standardized over the summed dimensions to variance 1 / (number of terms)."""
     torch.nn.init.orthogonal_(weight)
     summed = (0, 1) if weight.dim() == 3 else (1,)
     terms = weight[..., 0].numel() if weight.dim() == 3 else weight.shape[1]
@@ -29,7 +29,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
 
 
 def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
-    """Raise unless a value is a tensor of this shape, where None allows any size; messages show `symbols`."""
+    """Raise unless a value is a tensor of this shape. None allows any size; errors show the shape as `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
     pairs = [*zip(shape, value.shape, strict=False)]

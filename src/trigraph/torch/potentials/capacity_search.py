@@ -90,8 +90,7 @@ class CapacitySearch:
     Attributes
     ----------
     z, batch, periodic : Tensor
-        Arguments of the current call. The search is refused if they differ from the checked values that the padding had
-        when `follow` was called.
+        Arguments of the current call. The search is refused if they differ from the checked values (see `follow`).
     """
 
     def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:
@@ -99,7 +98,7 @@ class CapacitySearch:
         self.z, self.batch = torch.empty_like(padding.z), torch.empty_like(padding.batch)
         self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
         self.periodic = self._periodic.clone()
-        # The replay depends on the memory of padding and search and on the cutoff, none of which ever change.
+        # The replay depends on the cutoff and on the memory of padding and search, which never change.
         self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
         self._on_host = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
@@ -113,7 +112,7 @@ class CapacitySearch:
         self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
 
     def load(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
-        """Copy the arguments of a call with as many atoms; return False if `Potential.prepare` has to check them."""
+        """Copy the arguments of a call with equally many atoms; return False if `Potential.prepare` must check them."""
         padding, (atoms, structures) = self.padding, self.padding.sizes
         cells = padding.cells
         if batch is None:

@@ -57,15 +57,15 @@ class CapturedPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # The key is (capacity, dtype, device, dtype of indices, presence of cells), on which alone an empty padding
-        # depends. The most recently used padding is last.
+        # The key is (capacity, dtype, device, dtype of indices, presence of cells), which determines an empty padding.
+        # The most recently used padding is last.
         self._paddings: dict[Any, Padding] = {}
         # A replay depends on the memory of its padding, labels, parameters and buffers, and on everything else that the
         # model reads. The key is (padding, what is computed, shapes of labels, torch's settings, index of an equal
         # `ProgramKey`). If the address of a parameter or buffer changes, all replays are dropped.
         self._replays: dict[Any, Any] = {}
         self._key: ProgramKey | None = None
-        self._versions: list[Any] = []  # `ProgramKey.values`, by the index in the keys of `_replays`
+        self._versions: list[Any] = []  # distinct `ProgramKey.values`; keys of `_replays` have an index
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None
@@ -165,7 +165,7 @@ class CapturedPotential(Replacement):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for prepared arguments."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
         _refuse_graph(create_graph)
         if not len(z):
             return self.model.differentiated(z, pos, cells, neighbors, False)
@@ -179,7 +179,7 @@ class CapturedPotential(Replacement):
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for prepared arguments."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
         _refuse_graph(create_graph)
         if not len(z):
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, False)
@@ -253,8 +253,8 @@ class CapturedPotential(Replacement):
     ) -> Replay:
         """Return the replay of ``finish(*compute(model, structures, labels))``, with the given values in its tensors.
 
-        `labels` has (values, whether there is a row per atom instead of per structure) by name. Before a new replay is
-        made, the results of `compute` with ghosts are compared with its results without ghosts.
+        `labels` maps names to (values, whether they have a row per atom rather than per structure). Before a new replay
+        is made, the results of `compute` with ghosts are compared with its results without ghosts.
         """
         padding, device = self._padding(given), given.pos.device
         key = self._key_of(padding, what, labels)
@@ -298,7 +298,7 @@ class CapturedPotential(Replacement):
         if number is None:
             self._versions.append(values)
             return len(self._versions) - 1
-        self._key.values = self._versions[number]  # so that the next call finds it by identity
+        self._key.values = self._versions[number]  # so that the next call finds the values by identity
         return number
 
     def _padding(self, given: Given) -> Padding:

@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arguments of a program: atoms, cells, the graphs of `Neighbors` as tensors, and the factor of the Hessian."""
+    """Arguments of a program: atoms, cells, graphs of `Neighbors` as tensors, and the vector of a Hessian product."""
 
     z: Tensor
     pos: Tensor
@@ -140,7 +140,7 @@ class _Program:
 
     def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
-        with torch.device("cpu"):  # even if another default device is set
+        with torch.device("cpu"):  # regardless of the default device
             example, another = (make_example(model, inputs, least) for least in (17, 29))
         for one in (example, another):
             for tensor, requires_grad in zip(one.differentiable, kind.require_grad, strict=True):
@@ -152,7 +152,7 @@ class _Program:
         rewrite_sums(program, find_targets(program, key.state, example))
         # Parse the condition once: parsing takes 3 ms for DimeNet++ (some 16,000 characters), but evaluation 0.1 ms.
         self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because the import is slow
 
         self.conditions = ShapeEnv()
         # Sizes from the most recent call that met the condition, which depends on nothing but sizes.
@@ -223,7 +223,7 @@ class _Program:
         """Return results, gradients and buffers as computed by the program, which the first call compiles."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
-            with warnings.catch_warnings():  # torch instantiates autograd.Function and warns about it
+            with warnings.catch_warnings():  # torch warns that it instantiates autograd.Function
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
                 results = self._compute(state, example, None)
         except Exception as error:
@@ -341,8 +341,8 @@ class CompiledPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # A program depends on the kind of call and on everything that its trace read from the model, of which
-        # `ProgramKey` compares a part (see there). Parameters and buffers are arguments of a program.
+        # A program depends on the kind of call and on everything that its trace read from the model. `ProgramKey` lists
+        # what is compared. Parameters and buffers are arguments of a program.
         self.programs: list[_Program] = []
         # The key depends on the model alone. `ProgramKey.unchanged` compares it with the model in each call.
         self._key: ProgramKey | None = None
@@ -377,7 +377,7 @@ class CompiledPotential(Replacement):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for prepared arguments."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
         results = self._compute_compiled(z, pos, cells, neighbors, None, create_graph)
         if results is None:
             return self.model.differentiated(z, pos, cells, neighbors, create_graph)
@@ -389,7 +389,7 @@ class CompiledPotential(Replacement):
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for prepared arguments."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
         results = self._compute_compiled(z, pos, cells, neighbors, vector, create_graph)
         if results is None:
             return self.model.differentiated_along(z, pos, cells, neighbors, vector, create_graph)
@@ -561,7 +561,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
         If torch rejects the options. In the first call: if torch finds no C++ compiler, the model cannot be copied or
         traced, a call changes attributes of the model or replaces buffers, or results, gradients or buffers differ
         between program and model. The model must not detach tensors, disable gradients or use random numbers.
-        With `capture`: if ghosts change results, or if the model waits for the device.
+        With `capture`: if ghosts change results, or if the model synchronizes the device.
 
     See Also
     --------

@@ -253,7 +253,7 @@ def _trace_program(
 
 def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
     """Raise ValueError if the model's code takes another branch for fewer or more structures than in the trace."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because it is slow
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because the import is slow
 
     pos = example.pos[:8] - example.pos[:1]
     few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))
@@ -354,7 +354,7 @@ def export_potential(
         If the model cannot be exported: it is not a `Potential`, is not on the CPU, has other outputs than an energy,
         has `max_num_neighbors`, accepts no element, changes when it is called, or calls operators in Python.
     RuntimeError
-        If the operators in C++ are not used, the model cannot be traced or compiled, or the package and the model give
+        If the C++ operators are not in use, the model cannot be traced or compiled, or the package and the model give
         different results.
 
     See Also

@@ -19,7 +19,7 @@ from trigraph.torch.graphs import assemble_in_place, tensors
 from trigraph.torch.potentials.structures import Neighbors
 
 MOST = PART_SIZE  # maximum number of ghost edges into or out of an atom; kernels sum this many in one piece
-ROWS = 64  # numbers of atoms and edges are multiples, because torch's CPU products round other last rows differently
+ROWS = 64  # padded sizes are multiples of this, because torch's CPU products round a partial last block differently
 GROWTH = 1.25
 OWNER = "compile_potential"  # name of the caller in error messages
 APART = 2.0  # distance between the two atoms of a ghost pair, in units of the cutoff
@@ -146,7 +146,7 @@ class Padding:
         self.like = pos.dtype, pos.device
         self._long: list[_LongRows] = []
         self.neighbors = self._assemble()
-        # The neighbours, which are immutable, and the cutoff that the graphs and ghost positions were last filled for.
+        # Neighbours (immutable) and cutoff for which the graphs and the positions of ghosts were last written.
         self._of: tuple[Neighbors | None, float] = None, 0.0
 
     def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:

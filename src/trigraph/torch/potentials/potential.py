@@ -171,7 +171,7 @@ class Potential(Module):
         return energies[0] if neighbors.batch is None else energies
 
     def sum_outputs(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
-        """Return the sums of `forward` for prepared arguments, shape (num_structures, out_channels)."""
+        """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
         return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
 
     @uncompiled  # by default, torch does not compile functions that compute derivatives themselves
@@ -213,7 +213,7 @@ class Potential(Module):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for prepared arguments."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         results = derivatives(partial(outputs_of_atoms, self), z, pos, cells, neighbors, create_graph)
@@ -272,7 +272,7 @@ class Potential(Module):
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for prepared arguments."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
         of_atoms = partial(outputs_of_atoms, self)
@@ -300,8 +300,8 @@ class Potential(Module):
         atoms : sequence of int, optional
             Atoms whose rows are computed (default: all).
         block_size : int, optional
-            Number of rows computed at once, to which memory is proportional (default: as many as have 4096 edges
-            together, at least one).
+            Number of rows computed at once, to which memory is proportional (default: 4096 divided by the number of
+            edges, but at least 1).
         progress : callable, optional
             Wrapper of the list of blocks that shows progress, such as ``tqdm.tqdm`` or ``rich.progress.track``.
 
@@ -513,7 +513,7 @@ def derivatives_and_strains(
 def _stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
-    if cells.is_cuda:  # torch's determinant may make the host wait for the device
+    if cells.is_cuda:  # torch's determinant may synchronize the device
         volume = (cells[:, 0] * torch.linalg.cross(cells[:, 1], cells[:, 2])).sum(1).abs()[:, None, None]
     else:
         volume = torch.linalg.det(cells).abs()[:, None, None]

@@ -65,8 +65,8 @@ class ProgramKey:
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
                 self.values[place] = self._comparable(place, value)
-        # The attributes below serve `unchanged`. They keep the model's objects alive, so that an object with the same
-        # address is the same object.
+        # The attributes below serve only `unchanged`. They keep the model's objects alive, so that an object with the
+        # same address is the same object.
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]
         self._containers = [c for c in self._containers if c]
@@ -86,7 +86,7 @@ class ProgramKey:
             and not any(self._empty)
             and all(map(operator.is_, self._objects_now(), self._objects))
             and list(map(_properties, self._tensors)) == self._properties
-            and list(map(Tensor.stride, self._strided)) == self._strides  # after the layouts: others have no strides
+            and list(map(Tensor.stride, self._strided)) == self._strides  # last: sparse tensors have no strides
         )
 
     def _objects_now(self) -> Iterator[Any]:

@@ -93,13 +93,13 @@ class Replacement(Module):
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
     ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for prepared arguments."""
+        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
         raise NotImplementedError
 
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
     ) -> Tensor:
-        """Return the result of `hessian_vector_product` for prepared arguments."""
+        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
         raise NotImplementedError
 
     def make_hessian_product(

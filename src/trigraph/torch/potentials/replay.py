@@ -1,4 +1,4 @@
-"""Repeated execution of a function of tensors with fixed memory, by a CUDA graph if they are on a CUDA device."""
+"""Repeated execution of a function of tensors with fixed addresses, by a CUDA graph on a device."""
 
 from collections.abc import Callable
 from typing import Any

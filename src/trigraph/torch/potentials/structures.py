@@ -414,13 +414,14 @@ def _on_host(
     """Search on the host. Return source, destination, shifts and offset of each pair, sorted by the first three."""
     boxes = None if cells is None else _array(cells)
     if boxes is None and not flags.any() and not alone:
-        with contextlib.suppress(ValueError):  # the loop below raises it with the number of the structure
+        with contextlib.suppress(ValueError):  # the loop below adds the structure to the error
             return [torch.from_numpy(array) for array in find_neighbors_of_molecules(positions, cutoff, of_atom)]
     # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
     structures, starts = np.unique(of_atom[by_structure], return_index=True)
     columns = [(of_atom[:0], of_atom[:0], np.zeros((0, 3), np.int64), positions[:0])]
-    for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):  # or one empty part
+    # Not strict: without atoms, `np.split` returns one empty part.
+    for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):
         box = None if boxes is None else boxes[structure]
         try:
             src, dst, *rest = neighbors(positions[atoms], cutoff, box, flags[structure])

@@ -13,8 +13,8 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# Overloads of the sum and its derivative that programs call; the value _SUM of the argument `op` (at _PLACE), and the
-# value _ROWS of the requested fields, for the gradient of the rows. The last arguments are `op`, `mean_by`, the backend
+# Overloads of `agg_weighted_n2n` and its derivative in programs. A sum has the value _SUM of the argument `op` (at
+# _PLACE); the gradient of the rows has the last argument _ROWS. The last arguments are `op`, `mean_by`, the backend
 # (only in Python) and, for the derivative, the requested fields.
 _SUM: int | str
 _ROWS: int | str
@@ -52,7 +52,7 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 def want_less(program: Any) -> None:
     """Make derivatives compute only the fields that the program reads.
 
-    For forces, autograd requests the gradients of all parameters, too, although nothing reads them.
+    When autograd computes forces, it also requests the gradients of all parameters, although nothing reads them.
     """
     for node in reversed(program.graph.nodes):
         if node.target not in _SELECTIVE or any(user.target is not operator.getitem for user in node.users):
