@@ -163,7 +163,7 @@ def test_what_looks_into_messages_gets_pygs():
     close(conv(x, LOOPS), theirs(x, LOOPS))
     assert len(seen) == 1
     with expect_error(
-        "NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is computed; ..."
+        "NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is supported; ..."
     ):
         both.GATConv(8, 4, flow="target_to_source")
 

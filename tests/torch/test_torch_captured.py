@@ -353,7 +353,7 @@ def test_arguments():
         "mode is given with capture=True; expected capacity or static_results": lambda: compile_potential(
             model, capture=True, mode="reduce-overhead"
         ),
-        "capacity is given; expected backend, mode, options of torch.compile only": lambda: compile_potential(
+        "capacity is given; expected only backend, mode, options of torch.compile": lambda: compile_potential(
             model, capacity=Capacity(1, 1)
         ),
         "capacity is a int; expected Capacity, or a list of them": lambda: compile_potential(
@@ -366,7 +366,7 @@ def test_arguments():
             object.__new__(torch.nn.parallel.DistributedDataParallel), capture=True
         ),
         "loss is a int; expected a function of structures and labels": lambda: captured.training_step(3),
-        "optimizer is LBFGS, whose step calls the loss several times; expected another one": lambda: (
+        "optimizer is LBFGS, which calls the loss several times; expected another optimizer": lambda: (
             captured.training_step(loss_of, lbfgs)
         ),
         "the step of Adam reads numbers on the host; expected Adam(..., capturable=True), or SGD": lambda: (

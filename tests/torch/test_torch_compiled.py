@@ -235,9 +235,7 @@ def test_kinds_of_calls():
     assert single.energy.dtype == torch.float32
     assert (single.energy - double.energy).abs().max() <= 500 * 2**-24 * double.energy.abs().max()
     assert compiled.compilations == 2
-    with expect_error(
-        "TypeError: Springs: pos has dtype torch.float64; expected torch.float32, that of the parameters"
-    ):
+    with expect_error("TypeError: Springs: pos has dtype torch.float64; expected torch.float32, as for the parameters"):
         compiled.energy_forces_stress(z, pos, batch)
     with expect_error("TypeError: compile_potential: model is a Linear; expected a trigraph.torch.nn.Potential"):
         tt.compile_potential(torch.nn.Linear(1, 1))
@@ -625,7 +623,7 @@ class Plain(Net):
     ("make", "message"),
     [
         (Counting, "RuntimeError: ...Counting changes calls when it is called, as a program would not; ..."),
-        (Assigning, "RuntimeError: ...changes its buffer calls when it is called, and its program by 1..."),
+        (Assigning, "RuntimeError: ...Assigning and its program change buffer calls differently, by 1..."),
         (Plain, "RuntimeError: ...Plain cannot be traced; ..., with buffers instead of tensors in factor: ..."),
         (lambda: Net(torch.nn.Dropout(0.5)), "RuntimeError: ...does it detach a tensor, ... random numbers?"),
     ],

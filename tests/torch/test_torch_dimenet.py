@@ -411,7 +411,7 @@ BAD = [
     ({"z": torch.tensor([1.0, 8])}, "TypeError: ...z has dtype torch.float32; expected torch.int64 or torch.int32"),
     ({"z": torch.tensor([1, 95])}, "ValueError: ...z goes from 1 to 95; expected atomic numbers from 0 to 94"),
     ({"z": torch.tensor([1])}, "ValueError: ...pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
-    ({"pos": torch.zeros(2, 3)}, "TypeError: ...pos has dtype torch.float32; expected torch.float64, that of"),
+    ({"pos": torch.zeros(2, 3)}, "TypeError: ...pos has dtype torch.float32; expected torch.float64, as for"),
     ({"pos": torch.zeros(2, 3).double()}, "ValueError: ...expected a finite vector of non-zero length"),
     ({"pos": torch.zeros(2, 3).double().to("meta")}, "ValueError: ...pos is on meta; expected cpu, where the"),
     ({"batch": torch.tensor([0])}, "ValueError: ...batch has shape (1,); expected (num_atoms,) = (2,)"),
@@ -496,7 +496,7 @@ def test_bad_neighbors_and_channels():
     for more, text in [
         ({"batch": torch.zeros(4, dtype=torch.int64)}, "batch is given with neighbors; expected None, as they hold it"),
         ({"pbc": pbc}, "pbc is given with neighbors; expected None, as they hold it"),
-        ({}, "Neighbors: cell is None; expected the cells of neighbors that cross their boundaries"),
+        ({}, "Neighbors: cell is None; expected cells, because some edges cross their boundaries"),
     ]:
         with expect_error(f"ValueError: ...{text}"):
             model(z, pos, neighbors=neighbors, **more)

@@ -62,8 +62,8 @@ class Conversion:
         for layer, cls, _ in self._undo:
             if type(layer) is not cls:
                 raise RuntimeError(
-                    f"Conversion.revert: a layer is a {_name_class(type(layer))}; expected {_name_class(cls)}, which "
-                    "convert has made of it: remove parametrizations first"
+                    f"Conversion.revert: a layer is a {_name_class(type(layer))}; expected {_name_class(cls)}, the "
+                    "class that convert assigned: remove parametrizations first"
                 )
         while self._undo:
             self._undo.pop()[2]()
@@ -96,7 +96,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are:
         if not set(path.split(".")).isdisjoint(as_they_are):
             continue
         if part is not layer and type(part) not in kinds:
-            raise _Unfit(f"its {path} is a {_name_class(type(part))}, which its constructor does not make")
+            raise _Unfit(f"its {path} is a {_name_class(type(part))}, which its constructor does not create")
         if part is not layer and has_hooks(part):
             raise _Unfit(f"its {path} has hooks")
         for name, value in vars(part).items():
@@ -279,7 +279,7 @@ def _make_pair_interaction(layer: Any) -> _Changes:
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     emb_in = layer.down_projection.linear.out_features
     if weight.shape[1] % emb_in or bias is not None:
-        expected = f"a multiple of {emb_in}, the width of down_projection, in the second place"
+        expected = f"a second size that is a multiple of {emb_in}, the width of down_projection"
         raise _Unfit(f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias")
     _check_parameters(layer.bilinear)
     return [(layer, PairInteraction, {})]

@@ -71,7 +71,7 @@ class TorchOperator:
                 raise
             raise RuntimeError(
                 f"{self.op.name}: {', '.join(made)}: made in torch.inference_mode(), for which torch computes no "
-                "derivatives; expected tensors, and a model, that were made outside, or torch.no_grad() around the call"
+                "derivatives; expected tensors and a model made outside that mode, or torch.no_grad() around the call"
             ) from error
 
     def compute_plain(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -131,7 +131,7 @@ class TorchOperator:
         except NotImplementedError:
             raise RuntimeError(
                 f"{self.op.name}: a compiled program differentiates it by torch.func; expected torch.autograd.grad, or "
-                "a program that make_fx has traced from the function and torch.func"
+                "a program traced by make_fx from the function and its torch.func derivative"
             ) from None
 
     @lazy

@@ -22,17 +22,17 @@ METHODS = ("message", "message_and_aggregate", "aggregate", "update", "edge_upda
 def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
     """Return why trigraph's operators cannot compute a GATConv of PyTorch Geometric, or None if they can."""
     if layer.flow != "source_to_target":
-        return f"flow is {layer.flow!r}; only 'source_to_target' is computed"
+        return f"flow is {layer.flow!r}; only 'source_to_target' is supported"
     if not isinstance(layer.aggr, str) or layer.aggr not in ("add", "sum"):
-        return f"aggr is {layer.aggr!r}; only 'add' is computed"
+        return f"aggr is {layer.aggr!r}; only 'add' is supported"
     if type(layer.aggr_module) is not SumAggregation or has_hooks(layer.aggr_module):
-        return f"aggr_module is {layer.aggr_module}; only SumAggregation without hooks is computed"
+        return f"aggr_module is {layer.aggr_module}; only SumAggregation without hooks is supported"
     for name, only in (("node_dim", 0), ("decomposed_layers", 1)):
         if getattr(layer, name) != only:
             return f"{name} is {getattr(layer, name)}; only {only} is supported"
     slope = layer.negative_slope
     if not (isinstance(slope, (int, float)) and 0 <= slope < math.inf):
-        return f"negative_slope is {slope}; only finite numbers from 0 are computed"
+        return f"negative_slope is {slope}; only finite numbers from 0 are supported"
     if layer.explain:
         return "an explainer masks its messages"
     if has_hooks(layer, STEPS):
@@ -73,7 +73,7 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         torch_geometric.nn.GATConv.__init__(self, *args, **kwargs)
         if reason := why_not(self):
-            raise NotImplementedError(f"GATConv: {reason}; torch_geometric.nn.GATConv computes others")
+            raise NotImplementedError(f"GATConv: {reason}; use torch_geometric.nn.GATConv")
 
     def forward(
         self,

@@ -266,7 +266,7 @@ class GATConv(torch.nn.Module):
         if is_matrix(edge_index):
             layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
             if size is not None and tuple(size) != expected:
-                raise ValueError(f"GATConv: size is {tuple(size)}; expected {expected}, of the matrix edge_index")
+                raise ValueError(f"GATConv: size is {tuple(size)}; expected {expected}, as in the matrix edge_index")
             edge_index, values = list_matrix_edges("GATConv", edge_index)  # type: ignore[arg-type]
             size, edge_attr = expected, values if edge_attr is None and values.dim() > 1 else edge_attr
         src, dst = source_and_destination(x)

@@ -83,7 +83,7 @@ class _Slots:
             at = int(order[1:][again].min())
             raise ValueError(
                 f"{owner}: {prefix}_outer[{at}], {name}[{at}] are {int(self.outer[at])}, {int(self.inner[at])}, a slot "
-                "that an earlier member has; expected one of its own for each"
+                "that an earlier member has; expected a different slot for each member"
             )
 
     def pad(self, members: torch.Tensor) -> torch.Tensor:
@@ -203,7 +203,7 @@ class BasisEmbedding(torch.nn.Module):
             _check(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", None, self.num_spherical)
             if sph_basis.dtype != rad_basis.dtype and not torch.is_autocast_enabled(rad_basis.device.type):
                 raise TypeError(
-                    f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, that of rad_basis"
+                    f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, as for rad_basis"
                 )
             if idx_sph_inner is None:
                 return self._by_triplet(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)

@@ -336,7 +336,7 @@ class CapturedPotential(Replacement):
                 raise RuntimeError(
                     f"{OWNER}: result {number} of {type(self.model).__name__} changes by {error:.1e} with ghost atoms; "
                     f"expected at most {bound:.1e}: does the model, or the loss, take a mean over all atoms, mix atoms "
-                    "that are no neighbours (BatchNorm), count ghosts, or use random numbers?"
+                    "that are not neighbours (BatchNorm), count ghosts, or use random numbers?"
                 )
 
 
@@ -344,7 +344,7 @@ def _refuse_graph(create_graph: bool) -> None:
     if create_graph:
         raise RuntimeError(
             "CapturedPotential: create_graph is True; expected False, because autograd does not record a replay: "
-            "training_step(loss, optimizer) captures the loss and its gradients, too"
+            "use training_step(loss, optimizer), which also captures the loss and its gradients"
         )
 
 

@@ -178,7 +178,7 @@ class _Program:
         if self.compilations > 1:
             raise RuntimeError(
                 f"compile_potential: the program of {type(model).__name__} is compiled again for other numbers of "
-                "atoms or edges; expected derivatives that torch compiles for any, unlike second ones of BatchNorm"
+                "atoms or edges; expected derivatives that torch compiles once, unlike second derivatives of BatchNorm"
             )
         self._compare(type(model).__name__, got, expected)
 
@@ -213,7 +213,7 @@ class _Program:
         if changed:
             raise RuntimeError(
                 f"compile_potential: {type(model).__name__} changes {changed[0]} when it is called, as a program would "
-                "not; expected a buffer that is changed in place, or a value that is there before (call the model once)"
+                "not; expected a buffer that is changed in place, or an attribute that exists (call the model first)"
             )
         return results, {n: t for n, t in after.state.items() if n not in after.parameters}
 
@@ -234,7 +234,7 @@ class _Program:
                 ) from error
             raise RuntimeError(
                 f"compile_potential: {type(model).__name__} cannot be compiled; expected a model whose traced program "
-                f"torch.compile takes: {error}"
+                f"torch.compile can compile: {error}"
             ) from error
         return results, {n: t for n, t in state.items() if n not in key.parameters}
 
@@ -258,8 +258,8 @@ class _Program:
             error = _largest(buffers[buffer].double() - other.double())
             if not error <= math.sqrt(eps) * _largest(other.double()):
                 raise RuntimeError(
-                    f"compile_potential: {name} changes its buffer {buffer} when it is called, and its program by "
-                    f"{error:.1e} otherwise; expected a buffer that is changed in place"
+                    f"compile_potential: {name} and its program change buffer {buffer} differently, by {error:.1e}; "
+                    "expected a buffer that is changed in place"
                 )
 
     def _compute(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
@@ -309,7 +309,7 @@ def trace_program(
         buffers = f", with buffers instead of tensors in {', '.join(plain)}" if plain else ""
         raise RuntimeError(
             f"{owner}: {type(model).__name__} cannot be traced; expected a model that "
-            f"torch.fx.experimental.proxy_tensor.make_fx takes{buffers}: {error}"
+            f"torch.fx.experimental.proxy_tensor.make_fx can trace{buffers}: {error}"
         ) from error
 
 
@@ -469,7 +469,7 @@ class CompiledPotential(Replacement):
     def _tell_once(self, not_compared: Sequence[str]) -> None:
         if places := [place for place in not_compared if place not in self._told]:
             self._told += places
-            what = f"programs of {type(self.model).__name__} do not follow changes inside of {', '.join(places)}"
+            what = f"programs of {type(self.model).__name__} do not detect changes inside {', '.join(places)}"
             _log.warning(f"compile_potential: {what}; call recompile() after such a change")
 
     def _find_program(self, kind: _Kind, key: ProgramKey) -> _Program | None:
@@ -585,7 +585,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     taken = ("backend", "mode", "options")
     for name in options:
         if name not in taken:
-            raise TypeError(f"compile_potential: {name} is given; expected {', '.join(taken)} of torch.compile only")
+            raise TypeError(f"compile_potential: {name} is given; expected only {', '.join(taken)} of torch.compile")
     torch.compile(lambda: None, **options)  # raises for invalid values
     return CompiledPotential(model, options)
 

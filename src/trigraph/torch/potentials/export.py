@@ -263,7 +263,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
         if not ShapeEnv().evaluate_guards_expression(condition, list_tensors(given, other)):
             raise ValueError(
                 f"{owner} takes another branch for {len(other.z)} atoms than for {len(example.z)}; expected a model "
-                "that computes the same for any number"
+                "that computes the same function for any number"
             )
 
 
@@ -378,7 +378,7 @@ def export_potential(
         changed = differences(before.values, ProgramKey(own).values)
         changed += [n for n, t in own.named_buffers() if not torch.equal(t, state[n])]
         if changed:
-            raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected that it stays")
+            raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected no change")
         program, atoms = _trace_program(own, numbers, stress, key.not_compared)
         sizes = tuple({1 if field == "edges" else 0: torch.export.Dim.AUTO} for field in PackageInputs._fields)
         with torch.no_grad():

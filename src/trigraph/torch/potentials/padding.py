@@ -238,7 +238,7 @@ class Padding:
         """Write the real edges, then the ghost edges. Edges stay sorted, because ghosts have the largest numbers."""
         graph = neighbors.graph
         if graph.reverse_edge is None:
-            raise ValueError("Neighbors: the graph has no reverse_edge; expected neighbours of Potential.neighbors")
+            raise ValueError("Neighbors: the graph has no reverse_edge; expected a result of Potential.neighbors")
         for target, own in zip(self.edges.values(), tensors(graph, False), strict=True):
             target[: len(own)].copy_(own)
         if self.shifts is not None:

@@ -260,7 +260,7 @@ class Potential(Module):
         if not isinstance(vector, Tensor):
             raise TypeError(f"{owner}: vector is a {type(vector).__name__}; expected a torch.Tensor")
         if not isinstance(pos, Tensor) or (vector.dtype, vector.device) != (pos.dtype, pos.device):
-            raise TypeError(f"{owner}: vector is {vector.dtype} on {vector.device}; expected those of pos")
+            raise TypeError(f"{owner}: vector is {vector.dtype} on {vector.device}; expected dtype and device of pos")
         if vector.shape != pos.shape:
             expected = tuple(pos.shape)
             raise ValueError(f"{owner}: vector has shape {tuple(vector.shape)}; expected (num_atoms, 3) = {expected}")
@@ -499,8 +499,8 @@ def derivatives_and_strains(
     if by_vec is None:
         if vec.shape[0]:  # without edges, a model need not use the vectors
             raise ValueError(
-                "Potential.atoms_of_vectors: the returned outputs of atoms do not depend on vec; expected them to be "
-                "computed from it, without detach, numpy or no_grad"
+                "Potential.atoms_of_vectors: the returned outputs of atoms do not depend on vec; expected outputs "
+                "computed from vec, without detach, numpy or no_grad"
             )
         by_pos, by_vec = torch.zeros_like(pos), torch.zeros_like(vec)
     # A strain acts on vectors as it acts on positions and cell, so the strain derivative is a sum over edges.

@@ -38,8 +38,7 @@ def copy_model(model: Potential, key: ProgramKey) -> Potential:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise RuntimeError(
-            f"compile_potential: {type(model).__name__} cannot be copied; expected a model that copy.deepcopy takes: "
-            f"{error}"
+            f"compile_potential: {type(model).__name__} cannot be copied; expected a model for copy.deepcopy: {error}"
         ) from error
 
 

@@ -36,7 +36,7 @@ class Replay:
         with torch.cuda.device(self.device):
             if torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(
-                    f"{self.owner}: called while a CUDA graph is captured; expected a call outside, or the model"
+                    f"{self.owner}: called while a CUDA graph is captured; expected no capture, or the original model"
                 )
             if not self.called:
                 return self._call_beside()

@@ -181,7 +181,7 @@ class Neighbors(NamedTuple):
         if self.shifts is None:
             return vec
         if cell is None:
-            raise ValueError("Neighbors: cell is None; expected the cells of neighbors that cross their boundaries")
+            raise ValueError("Neighbors: cell is None; expected cells, because some edges cross their boundaries")
         shifts = self.shifts.to(pos.dtype)
         if self.batch is None or cell.shape[0] == 1:  # len() would be a constant in a traced program
             return vec + shifts @ cell[0]
@@ -275,7 +275,7 @@ def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
         raise ValueError(f"{owner}: z has shape {tuple(z.shape)}; expected (num_atoms,)")
     _check_positions(owner, pos)
     if pos.dtype != like.dtype:
-        raise TypeError(f"{owner}: pos has dtype {pos.dtype}; expected {like.dtype}, that of the parameters")
+        raise TypeError(f"{owner}: pos has dtype {pos.dtype}; expected {like.dtype}, as for the parameters")
     if len(pos) != len(z):
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3) = ({len(z)}, 3)")
 
@@ -378,7 +378,7 @@ def find_neighbors(
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise NotImplementedError(
             f"{owner}: torch.jit.trace would keep these neighbours in the traced program as constants; expected "
-            "torch.compile, or torch.export with kept neighbors"
+            "torch.compile, or torch.export with the argument neighbors"
         )
     pos, batch, cell, pbc = (
         _values(owner, name, value) for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))

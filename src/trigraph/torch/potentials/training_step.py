@@ -170,7 +170,7 @@ def check_optimizer(optimizer: Any, on_device: bool) -> None:
         raise TypeError(f"{OWNER}: optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer")
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise TypeError(f"{OWNER}: optimizer is {name}, whose step calls the loss several times; expected another one")
+        raise TypeError(f"{OWNER}: optimizer is {name}, which calls the loss several times; expected another optimizer")
     capturable = all(
         group.get("capturable", isinstance(optimizer, torch.optim.SGD)) for group in optimizer.param_groups
     )
@@ -184,7 +184,7 @@ def _labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping
     """Yield (name, (values, whether there is a row per atom)) for each label."""
     if twice := sorted(of_atoms.keys() & of_structures.keys()):
         raise ValueError(
-            f"{OWNER}: labels of atoms and of structures have the name {twice[0]}; expected different ones"
+            f"{OWNER}: labels of atoms and of structures have the name {twice[0]}; expected different names"
         )
     sizes = ("of_structures", "num_structures", given.neighbors.num_structures), ("of_atoms", "num_atoms", len(given.z))
     for values, is_atoms in ((of_atoms, True), (of_structures, False)):
