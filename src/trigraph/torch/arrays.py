@@ -170,7 +170,7 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
         except BaseException as error:
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=run)  # starts twice as fast as a pool of one thread
+    thread = threading.Thread(target=run)  # a thread starts twice as fast as a pool of one thread
     thread.start()
     thread.join()
     return outcome.result()

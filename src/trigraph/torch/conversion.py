@@ -57,7 +57,7 @@ class Conversion:
         Raises
         ------
         RuntimeError
-            If the class of any layer has changed since, for example by a parametrization. No layer is restored then.
+            If the class of any layer has changed since, for example by a parametrization; no layer is then restored.
         """
         for layer, cls, _ in self._undo:
             if type(layer) is not cls:
@@ -228,7 +228,7 @@ def _make_dimenet(model: Any) -> _Changes:
 
 
 def _same_arguments(layer: Module, cls: type[Module]) -> None:
-    """Raise unless both `forward` methods have the same parameters; fairchem's gemnet_gp has others."""
+    """Raise unless both `forward` methods have the same parameters; classes of fairchem's gemnet_gp have others."""
     theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
     if theirs != ours:
         raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
@@ -354,7 +354,7 @@ def convert(model: Module) -> Conversion:
     Parameters
     ----------
     model : torch.nn.Module
-        Model to modify in place. It may itself be a supported layer.
+        Model to modify in place, which may itself be a supported layer.
 
     Returns
     -------

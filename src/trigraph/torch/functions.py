@@ -1,6 +1,6 @@
 """Public functions of `trigraph.torch`, which bind and check arguments like `trigraph.backends.front_door`.
 
-With `out`, a function computes directly. Otherwise it calls a torch operator, which records calls for differentiation.
+With `out`, a function computes directly; otherwise it calls a torch operator, which records calls for differentiation.
 """
 
 import itertools
@@ -82,7 +82,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             raise ValueError(f"{name}: {label} is on {on}; expected {device}, where the arguments are")
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
-        if tensor.is_neg():  # its array would be a copy, and the tensor would not be written
+        if tensor.is_neg():  # the array of the tensor would be a copy, which alone would be written
             raise ValueError(f"{name}: {label} has torch's negative bit; expected a tensor whose memory has its values")
     if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
@@ -139,7 +139,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
             return outside(*args, out=out, backend=backend, **kwargs)
         _, device = check_arrays(table, values, TENSORS)
         check_graphs(table, values, TENSORS, device, stacklevel=3)
-        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check the values
+        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check values
             check_attributes(table, values)
         if backend is not None:
             choose_backend(table, values, backend)

@@ -63,7 +63,7 @@ def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but an empty one may look plain
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but an empty tensor may look plain
         return plain
     return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
@@ -283,7 +283,7 @@ class GraphTensors:
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the graph stored in a checkpoint. Its constructor checks `arguments`, which are tensors and numbers."""
+    """Return the graph stored in a checkpoint. The graph's constructor checks `arguments` (tensors and numbers)."""
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
@@ -313,7 +313,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     """Exclude a function from compilation: each call of the function causes a graph break in a compiled program.
 
     `torch.compiler.disable` takes a second to import torch's compiler, so it is called only when a program is compiled
-    for the first time. From then on, it also applies to calls from code that is not compiled.
+    for the first time. From then on, uncompiled code also calls the disabled function.
     """
     if not COMPILED:
         return _disable_compilation(function)

@@ -1,8 +1,8 @@
 """Torch's operators ``trigraph::X_fwd``, ``X_bwd``, ``X_bwd2`` and, if needed, ``X_bwd3`` for each definition X.
 
 The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend
-and, for derivatives, the names of the requested fields. It returns a tensor for each field; the tensor has no elements
-if the field is not requested or does not exist. X_bwd is the derivative of X_fwd, X_bwd2 of X_bwd, and X_bwd3 of
+and, for derivatives, the names of the requested fields. The result has a tensor for each field, without elements if the
+field is not requested or does not exist. X_bwd is the derivative of X_fwd, X_bwd2 of X_bwd, and X_bwd3 of
 X_bwd2. Forward mode uses the same operators (`trigraph.torch.derivatives`).
 """
 
@@ -29,9 +29,9 @@ LIBRARY = torch.library.Library("trigraph", "DEF")
 class TorchOperator:
     """Torch operator for an operator of the table: schema, order of the arguments, and kernels.
 
-    Arguments have two forms. Within trigraph, they are a list of arrays in the order of the table, and `keywords`:
-    graph objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten` makes one
-    list of all arguments, with graph objects as tensors and numbers.
+    Within trigraph, the arguments of an operator are a list of arrays in the order of the table, and `keywords`: graph
+    objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten` makes one list of
+    all arguments, with graph objects as tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
@@ -138,7 +138,7 @@ class TorchOperator:
     def function(self) -> Any:
         """`torch.autograd.Function` that records a call; compiled programs record `overload` instead.
 
-        Its first argument says whether forward mode is active, for which more tensors must be saved.
+        The first argument says whether forward mode is active, for which more tensors must be saved.
         """
         # Apply the function itself, because outer levels of torch.func need its derivatives and its vmap rule.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))

@@ -87,11 +87,11 @@ class NativeOperator:
                     if not nullable:
                         return None
                 elif type(array) in _PLAIN and array.is_cpu:
-                    array.untyped_storage()  # raises for wrappers of torch.func
+                    array.untyped_storage()  # raises RuntimeError for wrappers of torch.func
                     needed = needed or array.requires_grad
                 else:
                     return None
-            # If forward mode is active, `unpack_dual` returns another tensor.
+            # If forward mode is active, `unpack_dual` returns another tensor object.
             return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None
@@ -155,7 +155,7 @@ class NativeOperator:
 def native(op: Operator, *rules: Any) -> NativeOperator | None:
     """Return the C++ form of an operator, or None if the operator has none.
 
-    Third derivatives of definitions that are linear for some choices have none, because they use lower orders.
+    Third derivatives of definitions that are linear for some choices have no C++ form: they use lower orders.
     """
     if not hasattr(_OPERATORS, op.name) or (op.order == 3 and op.definition.linear_when):
         return None

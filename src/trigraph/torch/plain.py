@@ -299,7 +299,7 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
-        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes). Half precision uses float32."""
+        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes); half precision uses float32."""
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
@@ -317,7 +317,7 @@ def curvature(
 
     Let F be the operator with Jacobian J, a the arrays gg_*, g the arrays grad_*, c the `seeds` (c_g for bwd2's fields
     grad_*, c_x for its other fields), and b the arrays `mixed`, one for each input. The number is <c_g, J a> +
-    <g, D^2 F [a, c_x] + J b>. Without b, it is the inner product of the seeds and bwd2's results.
+    <g, D^2 F [a, c_x] + J b>. Without b, the number is the inner product of the seeds and bwd2's results.
     """
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     grads = [f"grad_{a.name}" for a in spec.outputs]

@@ -21,7 +21,7 @@ _softplus_backward = torch.ops.aten.softplus_backward.default
 
 
 class _SiLU(Elementwise):
-    """x sigmoid(x), whose derivative is one operation; torch uses several if it must be differentiable again."""
+    """x sigmoid(x) with a derivative that is one operation; torch's differentiable derivative takes several."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _SiLUDoubleBackward(Elementwise):
     def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:
         gg, grad, x = ctx.saved_tensors
         tensors = ggg_grad, ggg_x, gg, grad, x
-        # The kernel has no derivative. Use it only if no operation is recorded and no tensor has a tangent.
+        # The kernel has no derivative, so use it only if no operation is recorded and no tensor has a tangent.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
             return _use_kernel(3, *tensors)
         first, second, third = _compute_silu_derivatives(x)

@@ -27,7 +27,7 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": 
 
 
 def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
-    """Raise unless a value is a tensor of shape (rows, width). None allows any size; errors show `symbols` as shape."""
+    """Raise unless a value is a tensor of shape (rows, width). A size None matches any; errors show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
@@ -137,7 +137,7 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if name_library(rows) is None:  # a tensor of a traced program or of torch.vmap
+    if name_library(rows) is None:  # the tensor belongs to a traced program or to torch.vmap
         return
     with _name_layer_in_errors(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
@@ -191,9 +191,9 @@ _kept = WeakTensorKeyDictionary()
 def build_graph(
     owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, loops: bool = False
 ) -> CSC:
-    """Return the graph of an ``edge_index``, with self-loops as from `with_loops` if `loops`.
+    """Return the graph of an ``edge_index``, with the self-loops of `with_loops` if `loops`.
 
-    The graph is cached for the tensor object, unless its class is derived from Tensor or it is a torch.func wrapper.
+    The graph is cached for the tensor object, except for tensors of derived classes and wrappers of torch.func.
     """
     with _name_layer_in_errors(owner):
         edges = as_array(edge_index, "the tensor")

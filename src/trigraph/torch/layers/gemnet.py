@@ -29,7 +29,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
 
 
 def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
-    """Raise unless a value is a tensor of this shape. None allows any size; errors show the shape as `symbols`."""
+    """Raise unless a value is a tensor of this shape. A size None matches any; errors show `symbols` as shape."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
     pairs = [*zip(shape, value.shape, strict=False)]
@@ -92,7 +92,7 @@ class _Slots:
             each = members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
         padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:])
-        padded.index_copy_(0, self.slot, members)  # in place, to hold the padded array only once
+        padded.index_copy_(0, self.slot, members)  # in place, so that the padded array exists only once
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
     def members(self, padded: torch.Tensor) -> torch.Tensor:
@@ -366,7 +366,7 @@ def _bilinear(
 class MatterGenBilinear(torch.nn.Module):
     """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which MatterGen is based.
 
-    `trigraph.torch.convert` gives this class to their layers.
+    `trigraph.torch.convert` gives this class to layers of both packages.
 
     Attributes
     ----------

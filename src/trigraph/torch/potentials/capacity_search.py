@@ -90,7 +90,7 @@ class CapacitySearch:
     Attributes
     ----------
     z, batch, periodic : Tensor
-        Arguments of the current call. The search is refused if they differ from the checked values (see `follow`).
+        Arguments of the current call. The search is refused if one differs from its checked value (see `follow`).
     """
 
     def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:

@@ -26,7 +26,7 @@ from trigraph.torch.potentials.structures import (
 )
 from trigraph.torch.potentials.training_step import TrainingStep
 
-MOST_PADDINGS, MOST_REPLAYS = 8, 32  # maximum numbers per potential
+MOST_PADDINGS, MOST_REPLAYS = 8, 32  # maximum numbers of paddings and replays per potential
 OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies have a row per atom
 R = TypeVar("R")
 
@@ -35,11 +35,11 @@ class CapturedPotential(Replacement):
     """Potential with calls of fixed sizes, which are CUDA graphs on a device; made by :func:`compile_potential`.
 
     Structures are padded with ghost atoms to a capacity, which is a quarter larger than the first call requires. If a
-    call needs more, or less than half of the atoms or edges, another capacity is made. The last 8 are kept.
+    call needs more, or less than half of the atoms or edges, another capacity is made. The last 8 capacities are kept.
 
     If calls on a device repeat the same atoms, `energy_forces_stress` also finds the neighbours in a CUDA graph
-    (`CapacitySearch`). While the forces are computed, the host reads whether the neighbours fit the capacity. If not,
-    the results are discarded, and the host searches for the neighbours.
+    (`CapacitySearch`). While the forces are computed, the host reads whether the neighbours fit the capacity. If
+    they do not fit, the results are discarded, and the host searches for the neighbours.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class CapturedPotential(Replacement):
         # `ProgramKey`). If the address of a parameter or buffer changes, all replays are dropped.
         self._replays: dict[Any, Any] = {}
         self._key: ProgramKey | None = None
-        self._versions: list[Any] = []  # distinct `ProgramKey.values`; keys of `_replays` have an index
+        self._versions: list[Any] = []  # distinct `ProgramKey.values`, by the index in the keys of `_replays`
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None

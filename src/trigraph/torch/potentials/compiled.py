@@ -29,7 +29,7 @@ from trigraph.torch.potentials.replacement import Replacement, copy_model, surro
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
 from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums, trace
 
-MOST_PROGRAMS = 32  # maximum number per potential
+MOST_PROGRAMS = 32  # maximum number of programs per potential
 _log = logging.getLogger("trigraph")
 _LOCK = Lock()  # held while a program is made, because torch's tracer changes torch.nn.Module for all threads
 
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None) -> "Inputs":
-        """Make inputs from neighbours. Add an empty structure to a single one, because torch treats 1 as a constant."""
+        """Return the arguments as tensors. Add an empty structure to a single one, because torch makes 1 a constant."""
         batch = neighbors.batch
         if batch is None:
             batch = torch.zeros_like(z, dtype=tensors(neighbors.members, False)[0].dtype)
@@ -114,7 +114,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
         cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
-        # Ignore `max_num_neighbors`. If it is 2, sizes derived from the numbers of atoms and of edges would be equal.
+        # Ignore `max_num_neighbors`: if 2, sizes derived from the numbers of atoms and of edges would be equal.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
@@ -185,7 +185,7 @@ class _Program:
     def __call__(self, state: Mapping[str, Tensor], inputs: Inputs) -> Any:
         if self.kind.create_graph:
             return self.compiled(list(state.values()), *inputs)
-        with torch.inference_mode():  # operators then skip their autograd rules, which are in Python
+        with torch.inference_mode():  # operators skip their autograd rules (in Python) in inference mode
             results = self.compiled(list(state.values()), *inputs)
         return tuple(None if t is None else t.clone() for t in results)  # autograd refuses tensors of inference mode
 
@@ -322,9 +322,9 @@ class CompiledPotential(Replacement):
     """Potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
 
     A program represents the model at the time of compilation, but takes structures of any size and reads parameters
-    and buffers in each call. The first call compiles a program. So does the first call with another dtype, device,
-    presence of cells, `create_graph` or setting of torch, and the first call after a change of modes, hooks, classes or
-    attributes of modules. Attributes are compared by identity, but numbers, strings and containers of them by value.
+    and buffers in each call. A program is compiled in the first call, in the first call with another dtype, device,
+    presence of cells, `create_graph` or setting of torch, and in the first call after a change of modes, hooks, classes
+    or attributes of modules. Attributes are compared by identity, but numbers, strings and containers of them by value.
     After other changes, call `recompile`. Copies and pickles contain no programs.
 
     Attributes
@@ -344,7 +344,7 @@ class CompiledPotential(Replacement):
         # A program depends on the kind of call and on everything that its trace read from the model. `ProgramKey` lists
         # what is compared. Parameters and buffers are arguments of a program.
         self.programs: list[_Program] = []
-        # The key depends on the model alone. `ProgramKey.unchanged` compares it with the model in each call.
+        # The key depends on the model alone. `ProgramKey.unchanged` compares key and model in each call.
         self._key: ProgramKey | None = None
         self._told: list[str] = []  # attributes that are not compared and have been logged
         self._dropped = 0  # number of compilations of dropped programs
@@ -365,8 +365,8 @@ class CompiledPotential(Replacement):
     def recompile(self) -> None:
         """Drop all programs, so that the next calls trace and compile the current model.
 
-        Use this after changes that calls cannot detect: in methods, class attributes, variables that functions read, or
-        inside objects that are attributes of modules.
+        Call this method after changes that calls cannot detect: in methods, class attributes, variables that functions
+        read, or inside objects that are attributes of modules.
         """
 
         def drop() -> None:
@@ -442,7 +442,7 @@ class CompiledPotential(Replacement):
             return program
 
         def make() -> _Program:
-            program = self._find_program(kind, self._share_values(key))  # another thread may have made it
+            program = self._find_program(kind, self._share_values(key))  # another thread may have made the program
             if program is not None:
                 return program
             alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
@@ -522,8 +522,8 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     """Compile energies, forces, stresses and products with the Hessian of a potential, for structures of any size.
 
     A compiled potential represents the model at the time of compilation, but uses its current parameters and buffers.
-    It compiles again if modes, hooks, classes or plain attributes of modules change. After any other change, such as
-    inside an object that is an attribute, call ``recompile()``. The logger ``trigraph`` warns about such attributes.
+    The potential compiles again if modes, hooks, classes or plain attributes of modules change. After any other change,
+    such as inside an object in an attribute, call ``recompile()``. The logger ``trigraph`` lists such attributes.
 
     The first call compiles, which may take minutes; torch caches the result on disk. The logger ``trigraph`` (INFO), or
     standard error if it is a terminal, shows when compilation begins and ends. With ``create_graph=True``, a
@@ -586,7 +586,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     for name in options:
         if name not in taken:
             raise TypeError(f"compile_potential: {name} is given; expected only {', '.join(taken)} of torch.compile")
-    torch.compile(lambda: None, **options)  # raises for invalid values
+    torch.compile(lambda: None, **options)  # raises an error for invalid options
     return CompiledPotential(model, options)
 
 

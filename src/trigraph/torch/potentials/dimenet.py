@@ -340,7 +340,7 @@ class DimeNetPlusPlus(Potential):
     Notes
     -----
     For the edge j -> i, the sum over edges k -> j excludes only the reverse edge. PyG excludes every edge with k = i.
-    Without periodic images, this is equivalent; with periodic images, a cell and its supercell would differ.
+    Without periodic images, both rules agree; with them, PyG's rule would give a cell and its supercell other energies.
 
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115.
 

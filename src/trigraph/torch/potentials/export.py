@@ -69,7 +69,7 @@ class PackageInputs(NamedTuple):
 
 
 def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
-    """Return `shifts` and `graphs` of `Inputs`, by operations that can be exported; otherwise like `build_graphs`.
+    """Return `shifts` and `graphs` of `Inputs`, like `build_graphs`, but by operations that torch can export.
 
     All sizes follow from the sizes of the arguments. Each call repeats the operations, because nothing is cached.
     """
@@ -125,7 +125,7 @@ class _Weighted(Potential):
 
 
 class _Program(Module):
-    """Program of a package with its parameters. It computes energies, forces and, if `stress`, stresses and virials."""
+    """Program of a package, with parameters, that returns energies, forces and, if `stress`, stresses and virials."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
         super().__init__()
@@ -199,9 +199,9 @@ def _takes(model: Potential, z: int) -> bool:
 def count_hops(model: Potential, z: int) -> int:
     """Return the number of edges over which an atom's energy depends on other atoms, at most `LONGEST_CHAIN` - 1.
 
-    The function evaluates a chain of neighbouring atoms. It computes the derivative of the first atom's energy, and
-    finds the energies that become NaN if the first position is NaN. Either test alone misses some dependences, for
-    example through a weight that is zero or through a comparison.
+    For a chain of neighbouring atoms, the function computes the derivative of the first atom's energy, and finds the
+    energies that become NaN if the first position is NaN. Each test alone misses some dependences, for example through
+    a weight that is zero or through a comparison.
     """
     like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
     places = torch.arange(LONGEST_CHAIN)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
@@ -268,7 +268,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
 
 
 def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
-    """Yield name, arguments and expected results of test structures. The package stores the first, a crystal."""
+    """Yield name, arguments and expected results of test structures. The first structure is stored in a package."""
     generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
     pos = (0.5 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))).to(like)
@@ -335,7 +335,7 @@ def export_potential(
     The package computes energies, forces and stresses of any number of atoms, edges and structures, on processors with
     the instruction set of this one. Parameters are fixed. Compilation takes a minute or more; the logger ``trigraph``
     (INFO), or standard error if it is a terminal, shows the steps. The package is then compared with the model for five
-    structures. One of them is stored in the package, so that a program that loads it can repeat the comparison.
+    structures. One structure is stored in the package, so that a program that loads it can repeat the comparison.
 
     Parameters
     ----------

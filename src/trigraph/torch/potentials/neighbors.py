@@ -1,6 +1,6 @@
 """Neighbour search on the device of the atoms, with the results of `trigraph.graphs.neighbors`.
 
-This is a cell list built from torch's sorts and searches: a cell is divided into parts no thinner than the cutoff,
+The search uses a cell list from torch's sorts and searches: a cell is divided into parts no thinner than the cutoff,
 atoms are sorted by part, and the neighbours of an atom are searched in the surrounding parts.
 """
 

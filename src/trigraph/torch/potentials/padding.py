@@ -1,7 +1,7 @@
 """Structures padded with ghosts to a capacity, so that all calls have tensors of the same sizes in the same memory.
 
-All ghost atoms belong to one ghost structure. They form pairs; the atoms of a pair are further apart than the cutoff,
-and up to `MOST` ghost edges lead from each of them to the other. The model's terms of ghost edges are therefore zero.
+All ghost atoms belong to one ghost structure. Ghost atoms form pairs, whose atoms are further apart than the cutoff.
+Up to `MOST` ghost edges lead from each atom of a pair to the other. A model's terms of ghost edges are therefore zero.
 """
 
 from collections.abc import Iterable, Mapping
@@ -98,7 +98,7 @@ def check_capacity(owner: str, given: Any) -> list[Capacity]:
 
 
 def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]) -> Capacity:
-    """Return the smallest capacity that holds `needed`, or a new one if there is none.
+    """Return the smallest capacity that holds `needed`, or a new capacity if none does.
 
     A capacity in `made`, unlike one in `given`, is not reused if the call would use less than half of its edges or
     atoms.
@@ -123,7 +123,7 @@ class Padding:
     real_atoms, real_structures : Tensor
         1 for real atoms or structures, 0 for ghosts.
     refused : Tensor
-        Whether a `CapacitySearch` found too many edges or was refused for another reason. There are no edges then.
+        Whether a `CapacitySearch` found too many edges or was refused otherwise; the graphs then have no edges.
     sizes : tuple of int
         Numbers of atoms and structures without ghosts.
     search : CapacitySearch or None
@@ -154,7 +154,7 @@ class Padding:
         self.sizes = atoms, structures = len(z), neighbors.num_structures
         with torch.no_grad():
             self.z[:atoms].copy_(z)
-            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model supports
+            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model supports, for ghosts
             self.pos[:atoms].copy_(pos)
             if self.cells is not None and cells is not None:
                 self.cells[:structures].copy_(cells)
@@ -166,7 +166,7 @@ class Padding:
                 self._of = neighbors, cutoff
 
     def forget(self) -> None:
-        """Make the next `fill` write the graphs, because the caller overwrites them."""
+        """Make the next `fill` write the graphs again; to be called when another object overwrites the graphs."""
         self._of = None, 0.0
 
     def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
@@ -322,10 +322,10 @@ class _LongRows:
 
 
 def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int) -> dict[str, Tensor]:
-    """Return the arrays of an `EdgeGraph` of ghosts, numbered from the first ghosts. Earlier elements are undefined.
+    """Return the arrays of an `EdgeGraph` of ghosts, numbered from the first ghost; earlier elements are undefined.
 
     The edges of pair k start at number 2 * MOST * k; the first half leads from atom 2 * k to atom 2 * k + 1, the second
-    half back. The last pair may have fewer edges. If their number is odd, one edge has no reverse edge.
+    half back. The last pair may have fewer edges; if it has an odd number, one edge has no reverse edge.
     """
     like: Any = {"dtype": first_edge.dtype, "device": first_edge.device}
     number, atom = torch.arange(edges, **like) - first_edge, torch.arange(atoms + 1, **like) - first_atom

@@ -32,8 +32,8 @@ EDGES_OF_ROWS = 4096  # default limit of (number of Hessian rows computed at onc
 class Potential(Module):
     """Base class of models that compute outputs of atoms from the vectors between neighbours.
 
-    A derived class sets `cutoff` and defines `atoms_of_vectors`. It inherits energies, forces and stresses, and works
-    with `compile_potential`, `trigraph.ase.Calculator` and `trigraph.torch_sim.Model`.
+    A derived class sets `cutoff` and defines `atoms_of_vectors`. Derived classes inherit energies, forces and stresses,
+    and work with `compile_potential`, `trigraph.ase.Calculator` and `trigraph.torch_sim.Model`.
 
     Attributes
     ----------
@@ -355,7 +355,7 @@ class Potential(Module):
         neighbors: Neighbors | None,
         energies: bool = False,
     ) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments of a call, and return neighbours and stacked cells. Require one output if `energies`."""
+        """Check the arguments of a call, and return neighbours and stacked cells. `energies` requires one output."""
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
@@ -379,7 +379,7 @@ class Potential(Module):
 class ForceField(Module):
     """Potential whose `forward` returns energies, forces and stresses.
 
-    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act only on calls of the module that they wrap. They
+    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act only on calls of the module that they wrap, and
     would silently not reduce the gradients of ``wrapped.module.energy_forces_stress`` over the processes. Wrap a
     ForceField instead, and call the wrapper.
 

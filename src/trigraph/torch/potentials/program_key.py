@@ -65,7 +65,7 @@ class ProgramKey:
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
                 self.values[place] = self._comparable(place, value)
-        # The attributes below serve only `unchanged`. They keep the model's objects alive, so that an object with the
+        # The attributes below serve only `unchanged`, and keep the model's objects alive, so that an object with the
         # same address is the same object.
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]
@@ -80,13 +80,13 @@ class ProgramKey:
             self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
     def unchanged(self, root: Module) -> bool:
-        """Return whether a new key of `root` would be equal. It is also False if an equal object was assigned."""
+        """Return whether a new key of `root` would be equal; return False also if an equal object was assigned."""
         return (
             root is self.root
             and not any(self._empty)
             and all(map(operator.is_, self._objects_now(), self._objects))
             and list(map(_properties, self._tensors)) == self._properties
-            and list(map(Tensor.stride, self._strided)) == self._strides  # last: sparse tensors have no strides
+            and list(map(Tensor.stride, self._strided)) == self._strides  # last, as sparse tensors have no strides
         )
 
     def _objects_now(self) -> Iterator[Any]:
@@ -96,7 +96,7 @@ class ProgramKey:
         return chain(inherited, *modules, *self._containers, *self._views)
 
     def _comparable(self, place: str, value: Any) -> Any:
-        """Return a comparable object for a value; two are equal exactly if their values allow the same program."""
+        """Return a comparable object for a value; objects are equal exactly if the values allow the same program."""
         cls = type(value)
         if cls in _PLAIN:
             return cls, value

@@ -16,8 +16,8 @@ class Replay:
     """Function without arguments that reads tensors at fixed addresses. On the CPU, each call executes the function.
 
     On a CUDA device, the first call executes the function on a separate stream, so that kernels are compiled and
-    libraries allocate their workspaces. The second call captures the function in a CUDA graph. This and all later calls
-    replay the graph, and return the same tensors.
+    libraries allocate their workspaces. The second call captures the function in a CUDA graph. The second and all later
+    calls replay the graph, and return the same tensors.
 
     The graph reflects everything that the function read during capture, except the values of tensors. The owner of the
     replay must keep the tensors alive, and must make another `Replay` after any other change.

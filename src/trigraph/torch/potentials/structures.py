@@ -461,5 +461,5 @@ def build_graphs(
         CSC.from_coo(atoms, members, num_atoms, num_structures),
     )
     for csc in graphs:
-        csc.prepare()  # for derivatives; compiled programs would otherwise repeat it in each call
+        csc.prepare()  # builds reverse arrays, which compiled programs would build in each call
     return Neighbors(graph, shifts if bool(shifts.any()) else None, of_atom if batched else None, *graphs)

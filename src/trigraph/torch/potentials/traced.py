@@ -238,7 +238,7 @@ def rewrite_products(program: Any) -> None:
             continue
         *bias, first, second = node.args
         shape = second.meta["val"].shape
-        inner, columns = (isinstance(n, int) and n == 1 for n in shape)  # other sizes may be symbols
+        inner, columns = (isinstance(n, int) and n == 1 for n in shape)  # sizes other than 1 may be symbols
         if bias and tuple(bias[0].meta["val"].shape) != tuple(shape[1:]):
             continue
         if not (inner or columns or bias):

@@ -55,7 +55,7 @@ class TrainingStep:
             check_optimizer(optimizer, is_captured(next(potential.parameters()).device))
         self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
         # Apart from what `CapturedPotential` compares, a replay depends on numbers and tensors of the optimizer, and on
-        # the memory of gradients. When one of these changes, the replays with the old `_name` are dropped.
+        # the memory of gradients. After a change of any of these, replays with the old `_name` are dropped.
         self._settings_of: Any = None
         self._name: Any = None
         self._gradients: dict[Tensor, Tensor] = {}
@@ -114,7 +114,7 @@ class TrainingStep:
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
         ):
             self._gradients, self._settings_of = {p: torch.zeros_like(p) for p in parameters}, None
-        for p, gradient in self._gradients.items():  # `zero_grad` may have set it to None
+        for p, gradient in self._gradients.items():  # `zero_grad` may have set `p.grad` to None
             p.grad = gradient
         settings = self._settings()
         if settings != self._settings_of:
