@@ -139,7 +139,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
             return outside(*args, out=out, backend=backend, **kwargs)
         _, device = check_arrays(table, values, TENSORS)
         check_graphs(table, values, TENSORS, device, stacklevel=3)
-        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check values
+        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check their values
             check_attributes(table, values)
         if backend is not None:
             choose_backend(table, values, backend)
