@@ -39,7 +39,7 @@ class Cache:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        # By family, the text of its file and of all included files. Installed files do not change.
+        # Source text of each family with its includes expanded. Installed files do not change.
         self._sources: dict[str, str] = {}
 
     @functools.cached_property  # one per object; names of subfolders come from `_folder`
@@ -72,7 +72,7 @@ class Cache:
         return _whole(self._folder(family, name))
 
     def compiled(self, family: str, name: str) -> Path:
-        """Return the file of an instance, after compiling it if necessary."""
+        """Return the file of an instance; compile the instance first if necessary."""
         path, folder = self.find(family, name), self._folder(family, name)
         if path is not None:
             return path
@@ -95,19 +95,19 @@ class Cache:
                     file = Path(beside, "code")
                     file.write_bytes(code)
                     file.replace(path)  # atomic: no other process sees an incomplete file
-                for other in set(folder.glob("*.cubin")) - {path}:  # damaged files with other names
+                for other in set(folder.glob("*.cubin")) - {path}:  # remove damaged files
                     other.unlink(missing_ok=True)
         return path
 
     def begin(self, family: str, name: str) -> None:
-        """Start threads that compile the other instances for calls that launch this instance."""
+        """Start threads that compile the other instances that calls with this instance also launch."""
         absent = [other for other in together(family, name) if self.find(family, other) is None]
         device = self._cupy.cuda.Device()
 
         def work() -> None:
             # At exit, Python waits for the current compilation, but no further compilation starts.
             while absent and threading.main_thread().is_alive():
-                with contextlib.suppress(Exception), device:  # the launch of the instance will raise again
+                with contextlib.suppress(Exception), device:  # launching the instance raises the same error
                     self.compiled(family, absent.pop(0))
 
         for _ in range(min(len(absent), _threads())):
@@ -138,7 +138,7 @@ def _threads() -> int:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Return a context that excludes all other threads and processes that use this folder."""
+    """Hold a lock on `folder` that excludes all other threads and processes."""
     with (folder / "lock").open("w") as file:
         with contextlib.suppress(OSError):  # without file locks, several processes may compile the same instance
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -195,7 +195,7 @@ def compile(
 
 
 def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: Any) -> Sequence[tuple[str, str]]:
-    """Return family and name of the instances of operators, those that compile slowest first."""
+    """Return (family, name) of each instance that the operators need, slowest to compile first."""
     families = {d.name: d.family for d in DEFINITIONS}
     names = families if operators is None else (operators,) if isinstance(operators, str) else tuple(operators)
     for name in names:

@@ -1,4 +1,4 @@
-"""Arguments and requested results of a call of an operator in the gpu backends."""
+"""Arguments and requested results of one operator call in the gpu backends."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -11,12 +11,12 @@ from trigraph.table import Operator, result_type
 
 
 class Call:
-    """Call that has passed the checks. A cotangent that is None is zero.
+    """Operator call whose arguments have passed the checks. A cotangent of None means zero.
 
-    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below the second order), and
-    `along` the cotangents ggg_ of inputs and gradients (None below the third order). `grad` is the gradient of a scalar
-    with respect to the first output, None in the forward operator. `second` says whether the operator has second order.
-    `output` is the array for the first output or its derivative, if requested.
+    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below second order), and
+    `along` the cotangents ggg_ of inputs and gradients (None below third order). `grad` is the gradient of a scalar
+    with respect to the first output, or None in the forward operator. `second` is True for an operator of second order.
+    `output` is the array for the first output or its derivative, or None if it is not requested.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Call:
 
 
 class Fields:
-    """Requested fields of a call (see `Call`), with addresses aligned to 16 bytes."""
+    """Arrays of the requested fields of a call, aligned to 16 bytes."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Fields:
         return any(field in self.arrays for field in fields)
 
     def clear(self, *fields: str) -> None:
-        """Set the requested ones of these fields (default: all) to zero, because sums are added to them."""
+        """Set these fields (default: all) to zero if they are requested; sums are added to them later."""
         for field in fields or self.arrays:
             if field in self.arrays:
                 self.arrays[field].fill(0)

@@ -6,14 +6,14 @@ weight_r s_r(u_e) s_r(u_f). So the sum over pairs of an in-edge f and an out-edg
     out_e[c] = sum_f sum_l Y_l(u_e.u_f) feature_f[l,c],
     feature_f[l,c] = x_f[c] q_f[l,c],    q_f[l,c] = sum_m W2[c,m] sum_n sbf_rad_f[l,n] W1[l,n,m],
 
-is two sums over edges with the node's state Z[r,c] = weight_r sum_f s_r(u_f) feature_f[l(r),c] between them, which a
-block keeps in shared memory; the gradients h of the features of in-edges follow likewise from
-A[r,c] = weight_r sum_e s_r(u_e) grad_out_e[c].
-The excluded pairs are subtracted. If this would cancel, values are not finite, or a node has few edges, the block sums
-over pairs instead (kernels/dimenet_triplets.cuh).
+splits into two sums over edges: the first computes the node's state Z[r,c] = weight_r sum_f s_r(u_f) feature_f[l(r),c],
+which a block keeps in shared memory, and the second computes out_e from Z. The gradients of the features of in-edges
+follow likewise from A[r,c] = weight_r sum_e s_r(u_e) grad_out_e[c]. The excluded pairs are subtracted. The block sums
+over pairs instead (kernels/dimenet_triplets.cuh) if the subtraction would cancel, if values are not finite, or if the
+node has few edges.
 
-The second order is the gradient of the first order's derivative along the cotangents gg_. Names ending in _dot are such
-derivatives, and every kernel of the first order has a version that also computes them.
+The second order is the gradient of the first order's derivative along the cotangents gg_. Names ending in _dot are
+derivatives along these cotangents, and every first-order kernel has a version that also computes them.
 """
 
 from typing import Any
@@ -27,14 +27,14 @@ from trigraph.gpu.sums import ROWS, cover, sum_rows
 from trigraph.table.constants import DEGREES, PAD, PROJECTED, RADIALS, THREADS
 
 USUAL_DEGREES = 7  # number of degrees with separate float32 instances
-BLOCKS = 2048  # most blocks of the kernel that sums gradients of weights; each has a copy of the sums
+BLOCKS = 2048  # maximum number of blocks of the kernel that sums gradients of weights; each has a copy of the sums
 
 
 # ---- radial basis ----------------------------------------------------------------------------------------------------
 
 
 def radial_basis_fwd(call: Call) -> None:
-    """Rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
+    """Compute rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
     edges, radial, spherical, exponent = _radial_sizes(call)
     grid = (cover(edges * radial * (spherical + 1), THREADS),)
     call.kernels.launch(
@@ -54,7 +54,7 @@ def radial_basis_fwd(call: Call) -> None:
 
 
 def radial_basis_bwd(call: Call) -> None:
-    """Gradients in dist and freq, or their derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
+    """Compute the gradients, or their derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
     kernels, fields, inputs, dots = call.kernels, call.fields, call.inputs, call.dots
     edges, radial, spherical, exponent = _radial_sizes(call)
     types = (kernels.dtype, call.second)
@@ -81,7 +81,7 @@ def radial_basis_bwd(call: Call) -> None:
             out_dist=fields["dist"],
             num_spherical=spherical,
         )
-    fields.clear("freq")  # sums of parts are added to it
+    fields.clear("freq")  # partial sums are added to this field
     if "freq" in fields and edges:
         parts = kernels.empty(cover(edges, ROWS), radial)
         kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), **arguments, parts=parts)
@@ -92,7 +92,7 @@ radial_basis_bwd2 = radial_basis_bwd
 
 
 def radial_basis_bwd3(call: Call) -> None:
-    """Gradients of bwd2's fields along the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
+    """Compute the vector-Jacobian product of bwd2 with the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
     kernels, fields, inputs, dots, along = call.kernels, call.fields, call.inputs, call.dots, call.along
     edges, radial, spherical, exponent = _radial_sizes(call)
     blocks = cover(edges, THREADS // radial)
@@ -142,13 +142,13 @@ def _radial_sizes(call: Call) -> tuple[int, ...]:
 
 
 def _output(call: Call) -> None:
-    """out[e] = sum of embedding[f] w over the in-edges f of its source that `exclude` admits, or its derivative."""
+    """Sum embedding[f] w over the in-edges f of each edge's source that `exclude` admits, or compute the derivative."""
     _Triplets(call).to_out_edges(None, call.output)
 
 
 def _gradients(call: Call) -> None:
-    """Gradients of sum grad_out out, or of its derivative along the cotangents; see `trigraph.agg_edge_to_edge_bwd`."""
-    call.fields.clear("weights")  # sums of parts are added to what is there
+    """Compute the gradients of sum(grad_out out) or of its derivative; see `trigraph.agg_edge_to_edge_bwd`."""
+    call.fields.clear("weights")  # partial sums are added to this field
     if call.sizes["num_edges"]:
         _Triplets(call).gradients()
 
@@ -158,7 +158,7 @@ agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _gra
 
 
 class _Triplets:
-    """Shared data of the kernels of a call: arguments, sizes, and values computed once per edge."""
+    """Data that the kernels of a call share: arguments, sizes, and values computed once per edge."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.fields, self.grad = call.kernels, call.graph, call.fields, call.grad
@@ -169,7 +169,7 @@ class _Triplets:
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])
         unit, unit_dot = self._directions()
         projected, projected_dot = self._project()
-        #: Arguments of the kernels of a node: the graph, values of edges, second weights, and sizes.
+        #: Arguments that the kernels for nodes share: graph, values of edges, second weights, and sizes.
         self.arguments = {
             "src_offsets": graph.src_offsets,
             "dst_offsets": graph.dst_offsets,
@@ -219,18 +219,18 @@ class _Triplets:
         return self.dtype, self.graph.src.dtype, order, degrees
 
     def _radial(self, *names: str) -> dict[str, Any]:
-        """Kernel arguments: the inputs of these names with their derivatives, and sizes."""
+        """Return kernel arguments: the named inputs, their derivatives, and sizes."""
         inputs = {name: getattr(self.inputs, name) for name in names}
         dots = {f"{name}_dot": getattr(self.dots, name) for name in names}
         sizes = {"num_edges": self.edges, "n_mid": self.mid, "num_spherical": self.spherical, "num_radial": self.radial}
         return inputs | dots | sizes
 
     def _second_weights(self, weights: Any) -> Any:
-        """Return W2, a row for each channel."""
+        """Return W2, which has a row for each channel."""
         return None if weights is None else weights[self.spherical * self.radial :]
 
     def _transpose(self, down: Any) -> Any:
-        """Return weights transposed, padded with zeros to full tiles."""
+        """Return the transposed weights, padded with zeros to full tiles."""
         if down is None:
             return None
         up = self._empty(cover(len(down), PAD), self._rows, PAD)
@@ -240,23 +240,23 @@ class _Triplets:
 
     @property
     def _rows(self) -> int:
-        """Rows of a tile of transposed weights."""
+        """Rows of a tile of transposed second weights."""
         return cover(self.mid, DEGREES) * DEGREES
 
     @property
     def _mids(self) -> int:
-        """Columns of a tile of first weights."""
+        """Columns of a tile of W1."""
         return 32 // int(self.dtype.itemsize)
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
-        """Sum from in-edges to out-edges."""
+        """Sum the features of in-edges into `out` for each out-edge."""
         grid = (self.graph.num_nodes, self.tiles)
         order = 2 if self.second else 0 if grad_unit is None else 1
         more = {"grad_out": grad_out, "out": out, "grad_unit": grad_unit, "grad_unit_dot": grad_unit_dot}
         self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), **self.arguments, **more)
 
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
-        """Sum from out-edges to in-edges, for the requested gradients."""
+        """Sum the gradients of out-edges into the requested gradients of in-edges and weights."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
         wanted = fields.requests_any("sbf_rad", "weights")
         shape = (self.edges, self.spherical, cover(self.mid, self._mids) * self._mids)
@@ -309,7 +309,7 @@ class _Triplets:
 
     def gradients(self) -> None:
         """Compute the requested gradients."""
-        # Cotangents of directions, with a part for each tile of channels: first out-edges, then in-edges.
+        # Gradients of the directions, by tile of channels: first those of out-edges, then those of in-edges.
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)

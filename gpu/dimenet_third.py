@@ -1,7 +1,7 @@
 """Third derivatives of DimeNet++'s sum over triplets: see kernels/dimenet_third.cuh.
 
-The sum is taken pair by pair. The form that is linear in edges (`trigraph.gpu.dimenet`) would save work at nodes with
-dozens of edges, but its state has four parts here, which do not fit into a block's shared memory.
+The kernels sum pair by pair. The form that is linear in edges (`trigraph.gpu.dimenet`) would save work at nodes with
+dozens of edges, but its state would have four components, which do not fit into a block's shared memory.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from trigraph.table.constants import THREADS
 
 LANES = 32
 WARPS = THREADS // LANES
-PARTS = 4  # of a hyper-dual number (kernels/hyper_dual.cuh)
+PARTS = 4  # components of a hyper-dual number (kernels/hyper_dual.cuh)
 
 
 class Weights(NamedTuple):
-    """The struct of the same name in kernels/dimenet_third.cuh."""
+    """Weights and their two directions (``Weights`` in kernels/dimenet_third.cuh)."""
 
     value: Any
     along_a: Any
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
 
 
 class RadialPart(NamedTuple):
-    """The struct of the same name in kernels/dimenet_third.cuh."""
+    """Radial part of the basis and its two directions (``RadialPart`` in kernels/dimenet_third.cuh)."""
 
     value: Any
     along_a: Any
@@ -36,7 +36,7 @@ class RadialPart(NamedTuple):
 
 
 def agg_edge_to_edge_bwd3(call: Call) -> None:
-    """Gradients of bwd2's fields along the cotangents ggg_; see `trigraph.agg_edge_to_edge_bwd3`."""
+    """Compute the vector-Jacobian product of bwd2 with the cotangents ggg_; see `trigraph.agg_edge_to_edge_bwd3`."""
     fields = call.fields
     if not call.sizes["num_edges"]:
         fields.clear()
@@ -49,7 +49,7 @@ def agg_edge_to_edge_bwd3(call: Call) -> None:
 
 
 class _Third:
-    """Shared data of the kernels of a call: arguments, sizes, and what is computed once per edge."""
+    """Data that the kernels of a call share: arguments, sizes, and values computed once per edge."""
 
     def __init__(self, call: Call) -> None:
         self.call, self.kernels, self.fields, self.graph = call, call.kernels, call.fields, call.graph
@@ -64,14 +64,14 @@ class _Third:
         self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
         self.unit = self.kernels.empty(self.edges, 3, PARTS)
         self.each("directions", self.edges, **self.input("vec"), unit=self.unit, num_edges=self.edges)
-        #: Features, then the gradients of q.
+        #: Features until `to_in_edges` replaces them by the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
-        #: Gradients of directions, with parts for tiles of channels: first those of out-edges, then of in-edges.
+        #: Gradients of the directions, by tile of channels: first those of out-edges, then those of in-edges.
         shape = (2 * self.tiles, self.edges, 3, PARTS)
         self.grad_unit = self.kernels.empty(*shape) if self.fields.requests_any("gg_vec", "vec") else None
 
     def input(self, name: str) -> dict[str, Any]:
-        """Return an input with its directions, by the names of kernel arguments."""
+        """Return an input and its two directions, keyed by kernel argument."""
         dots, along = self.call.dots, self.call.along
         return {
             name: getattr(self.call.inputs, name),
@@ -85,11 +85,11 @@ class _Third:
         self.kernels.launch(f"dimenet_third_{kernel}", types, grid, (THREADS,), **arguments)
 
     def outputs(self, name: str) -> dict[str, Any]:
-        """Return the fields of an input, by the names of kernel arguments."""
+        """Return the output fields of an input, keyed by kernel argument."""
         return {f"out_gg_{name}": self.fields[f"gg_{name}"], f"out_{name}": self.fields[name]}
 
     def sum(self, to_in: bool, **arguments: Any) -> None:
-        """Sum over the edges on the other side of each edge's node."""
+        """Launch the kernel that sums over the in-edges for each out-edge, or the reverse if `to_in`."""
         graph, call = self.graph, self.call
         left = graph.left_out(call.values["exclude"])
         self.kernels.launch(
@@ -116,7 +116,7 @@ class _Third:
         )
 
     def to_out_edges(self) -> None:
-        """Sum from in-edges to out-edges, if their fields are requested."""
+        """Sum over in-edges into the requested fields of out-edges."""
         if not self.fields.requests_any("grad_out", "gg_vec", "vec"):
             return
         count = self.edges * self.spherical * self.channels
@@ -126,7 +126,7 @@ class _Third:
         self.sum(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
 
     def to_in_edges(self) -> None:
-        """Sum from out-edges to in-edges, for all other fields."""
+        """Sum over out-edges into all other requested fields."""
         radial, weights = (self.fields.requests_any(f"gg_{name}", name) for name in ("sbf_rad", "weights"))
         if not (radial or weights or self.fields.requests_any("gg_vec", "vec", "gg_embedding", "embedding")):
             return
@@ -151,7 +151,7 @@ class _Third:
             self.each("weights_gradient", count, **more, **self.outputs("weights"))
 
     def vec_gradient(self) -> None:
-        """Compute the gradients of vectors from those of directions."""
+        """Compute the gradients of the edge vectors from the gradients of the directions."""
         sizes = {"num_edges": self.edges, "parts": 2 * self.tiles}
         arguments = {**self.input("vec"), **self.outputs("vec"), **sizes}
         self.each("vec_gradient", self.edges, grad_unit=self.grad_unit, **arguments)

@@ -77,7 +77,7 @@ class _Inputs(NamedTuple):
 
     @classmethod
     def align(cls, arrays: Any) -> "_Inputs":
-        """Return arrays whose addresses allow wide accesses."""
+        """Return the arrays, copied if their addresses do not allow wide accesses."""
         return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
 
@@ -127,7 +127,7 @@ class _RowGradient(NamedTuple):
 
 
 class _Attention:
-    """Arguments of a call and the launches for it.
+    """Arguments of a call, and methods that launch its kernels.
 
     Lazy attributes depend on these arguments alone, which do not change, and exist only during the call.
     """
@@ -143,7 +143,7 @@ class _Attention:
         self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS // self.storage.itemsize if self.wide else 1
-        self.given_scores = call.values.get("softmax_scores")  # saved by the forward, for the first order
+        self.given_scores = call.values.get("softmax_scores")  # saved by the forward operator, for the first order
 
     @lazy
     def rows_by_destination(self) -> Rows:
@@ -180,7 +180,7 @@ class _Attention:
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
     def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Launch gat_project, which adds the products of both pairs; a pair without weights is zero."""
+        """Launch gat_project, which adds weights . inputs and weights_2 . inputs_2; without weights, a term is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
         lanes = Lanes.for_width(self.dim_head, self.elements, 0)

@@ -1,7 +1,7 @@
 """GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays and NumPy arrays (gpu-host).
 
-Lists are not padded. Kernels process units of triplets or edges (see units.py), a warp each, with the small matrices of
-an edge in registers; only the last matrix product is over blocks of units. With R = rad_W1::
+Lists of triplets are not padded. A warp processes each unit of triplets or edges (see gemnet_units.py), with the small
+matrices of an edge in registers; only the last matrix product runs over blocks of units. With R = rad_W1::
 
     B_e[s, n] = sum over t of e of sph[t, s] m[t, n]    P[c, n] = sum over the unit's e and s of R_e[c, s] B_e[s, n]
     m_ca = sum over the output's units of P W^T
@@ -16,8 +16,8 @@ The first order follows with R_dot = R in P_dot and W_dot = W in Q_dot, and with
 that no triplet reads, even NaN, have no effect: units without triplets are skipped, and rows of the products are
 selected.
 
-`basis_embedding` is a matrix product, R = rad_basis W. With a spherical basis, it is that for each block of units;
-out[t] = R_e sph[t] follows, and the gradient of R is H = sum over the unit's t of g[t] sph[t]^T.
+`basis_embedding` is the matrix product R = rad_basis W. With a spherical basis, R is computed for one block of units
+after another, and then out[t] = R_e sph[t]; the gradient of R is H = sum over the unit's t of g[t] sph[t]^T.
 """
 
 import math
@@ -33,7 +33,7 @@ from trigraph.table.lazy import lazy
 
 
 def _flat(array: Any) -> Any:
-    """Flatten all axes but the first; None for None."""
+    """Flatten all axes but the first; return None for None."""
     return None if array is None else array.reshape(len(array), math.prod(array.shape[1:]))
 
 
@@ -45,12 +45,12 @@ def _transpose(matrix: Any) -> Any:
 
 
 def _radial(call: Call) -> None:
-    """rad_W1 = rad_basis W^T, and derivatives of any order; see `trigraph.basis_embedding_fwd`."""
+    """Compute rad_W1 = rad_basis W^T or its derivatives; see `trigraph.basis_embedding_fwd`."""
     _embed_edges(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
 
 
 def _spherical(call: Call) -> None:
-    """rad_W1 = rad_basis W, rows reshaped to (interm, S), not transposed; see `trigraph.basis_embedding_fwd`."""
+    """Compute rad_W1 = rad_basis W, with rows (interm, S), or its derivatives; see `trigraph.basis_embedding_fwd`."""
     _embed_edges(call, _flat(call.inputs.weight), _flat(call.dots.weight), True)
 
 
@@ -59,7 +59,7 @@ basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_
 
 
 def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
-    """Write the product of rad_basis and `matrix`, the weight (`in_order`) or its transpose, or derivatives.
+    """Write the product of rad_basis and `matrix` (the weight if `in_order`, else its transpose) or its derivatives.
 
     The product is bilinear; in the second order, each factor in turn is replaced by its cotangent.
     """
@@ -80,9 +80,9 @@ def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> No
 
 
 def _triplets(call: Call) -> None:
-    """rad_W1[t] = R_e sph_basis[t], and derivatives of any order; see `trigraph.basis_embedding_fwd`.
+    """Compute rad_W1[t] = R_e sph_basis[t] or its derivatives; see `trigraph.basis_embedding_fwd`.
 
-    sph_basis = R_e^T g[t], rad_basis = H W^T, weight = rad_basis^T H; in the second order by polarisation.
+    Gradients: sph_basis = R_e^T g[t], rad_basis = H W^T, weight = rad_basis^T H; second order by polarisation.
     """
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
@@ -94,7 +94,7 @@ basis_embedding_triplets_fwd = basis_embedding_triplets_bwd = basis_embedding_tr
 
 
 class _Embedding:
-    """The arguments of a call and the launches they need."""
+    """Arguments of a call, and methods that launch its kernels."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.inputs, self.dots, self.second = call.kernels, call.inputs, call.dots, call.second
@@ -103,12 +103,12 @@ class _Embedding:
         self.units = Units(call.kernels, call.values["triplets"])
 
     def write_fields(self) -> None:
-        """Write all fields that are asked for."""
+        """Write all requested fields."""
         units, fields, second = self.units, self.fields, self.second
         w, w_dot = _flat(self.inputs.weight), _flat(self.dots.weight)
         rad, rad_dot = units.spread(self.inputs.rad_basis), units.spread(self.dots.rad_basis)
         partial = units.partial(fields["rad_basis"])
-        fields.clear("weight")  # sums over blocks are added to what is there
+        fields.clear("weight")  # sums over blocks are added to this field
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
                 here, here_dot = rad[rows], None if rad_dot is None else rad_dot[rows]
@@ -129,7 +129,7 @@ class _Embedding:
             units.collect(partial, fields["rad_basis"])
 
     def _product(self, pairs: Sequence[Pair], count: int) -> Any:
-        """Return the sum of products with the weights, with a row for each unit; None without products."""
+        """Return the sum of the products of all pairs, with a row for each unit; None if every product is zero."""
         if not drop_none(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
@@ -195,7 +195,7 @@ class _Embedding:
 
 
 def _bilinear(call: Call) -> None:
-    """m_ca = sum over the output's units of P W^T, or its derivatives; see `trigraph.interaction_bilinear_fwd`."""
+    """Compute m_ca = sum over units of the output of P W^T or derivatives; see `trigraph.interaction_bilinear_fwd`."""
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
     else:
@@ -206,7 +206,7 @@ interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 
 
 
 class _Bilinear:
-    """The arguments of a call and the launches they need."""
+    """Arguments of a call, and methods that launch its kernels."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.inputs, self.dots, self.second = call.kernels, call.inputs, call.dots, call.second
@@ -219,7 +219,7 @@ class _Bilinear:
         self.per_edge = self.atoms is None and self.units.cut
 
     def write_fields(self) -> None:
-        """Write all fields that are asked for."""
+        """Write all requested fields."""
         units, fields, w = self.units, self.fields, self.inputs.weight
         g = units.spread(self.grad)
         partial, radial, m = units.partial(self.output), _flat(fields["rad_W1"]), fields["m"]
@@ -228,7 +228,7 @@ class _Bilinear:
         if self.idx_in is not None and m is not None:
             by_triplet = self.kernels.empty(self.triplets.num_members, m.shape[1])
         per_unit = (4 if self.second else 2) * w.shape[1] + w.size // ROWS
-        fields.clear("weight")  # sums over blocks are added to what is there
+        fields.clear("weight")  # sums over blocks are added to this field
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks(per_unit * w.itemsize):
                 if partial is not None or "weight" in fields:
@@ -248,7 +248,7 @@ class _Bilinear:
             sums.gather(self.kernels, by_triplet, members(self.idx_in), m)
 
     def _products(self, first: int, count: int, dot: bool) -> Any:
-        """P of a block of units, or its derivative."""
+        """Return P of a block of units, or its derivative."""
         tiles = cover(self.interm, INTERM) * cover(self.emb_in, WARP * self.tile.cols)
         p = self.kernels.empty(count, self.interm * self.emb_in)
         arguments = self._arguments(first, dot) | self._second("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
@@ -256,7 +256,7 @@ class _Bilinear:
         return p
 
     def _gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
-        """Write the gradients of rad_W1, of sph and, by triplet, of m."""
+        """Write the gradients of rad_W1, sph and m, the last one by triplet."""
         weights = self._second("q", self.inputs.weight, self.dots.weight, self.second)
         q = {name: None if w is None else self.kernels.matmul(g, w) for name, w in weights.items()}
         arguments = self._arguments(first, True) | q
@@ -270,11 +270,11 @@ class _Bilinear:
 
     @staticmethod
     def _second(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
-        """Kernel arguments of a factor and its derivative; the first order has the factor in the derivative's place."""
+        """Return kernel arguments of a factor and its derivative; the first order passes the factor as derivative."""
         return {name: value, f"{name}_dot": dot} if second else {name: None, f"{name}_dot": value}
 
     def _arguments(self, first: int, dot: bool) -> dict[str, Any]:
-        """Kernel arguments: basis and values with their derivatives, indices, and sizes."""
+        """Return kernel arguments: basis and values with their derivatives, indices, and sizes."""
         return {
             "sph": self.inputs.sph,
             "sph_dot": self.dots.sph if dot else None,
@@ -288,8 +288,8 @@ class _Bilinear:
             "emb_in": self.emb_in,
         }
 
-    @lazy  # depends on the arguments of this call alone, and ends with it
+    @lazy  # depends only on the arguments of this call
     def _levels(self) -> int:
-        """Bytes of the tree's three levels if an edge that is not cut has more triplets than a kernel adds in order."""
+        """Bytes of a three-level summation tree, or 0 if no edge has more triplets than a kernel adds in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

@@ -1,7 +1,7 @@
 """Units of work of GemNet-OC's kernels, and the matrix products around them.
 
-A unit is an edge with its triplets, or a piece of one with at most PART_SIZE triplets (see sums.py). If edges are
-summed into atoms, it is an atom with its edges or a piece of one, and each edge has all its triplets.
+A unit is an edge with its triplets, or a piece of an edge with at most PART_SIZE triplets (see sums.py). If edges are
+summed into atoms, a unit is an atom with its edges, or a piece of an atom; each edge then has all its triplets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class RegisterTile(NamedTuple):
 
 
 def drop_none(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs without None, which stands for zero."""
+    """Return the pairs in which neither factor is None (zero)."""
     return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
 
 
@@ -56,7 +56,7 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
 
 
 def members(segments: Any) -> Rows:
-    """Members of `Segments` by segment; a segment with more than PART_SIZE members is cut."""
+    """Return the members of `Segments` by segment; a segment with more than PART_SIZE members is cut."""
     long = segments.long_rows("offsets") if segments.max_size > PART_SIZE else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
@@ -77,12 +77,12 @@ class Units:
         self.order = _order(triplets)
 
     def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
-        """Yield first unit, number of units and slice of blocks with bounded workspace."""
+        """Yield the first unit, the number of units and their slice for each block with bounded workspace."""
         for first, count in sums.blocks(self.count, bytes_per_unit):
             yield first, count, slice(first, first + count)
 
     def spread(self, values: Any) -> Any:
-        """Return the row of each unit, zero for units without triplets; None for None."""
+        """Return the row of `values` for each unit, zero for a unit without triplets; return None for None."""
         if values is None:
             return None
         out = self.kernels.empty(self.count, values.shape[1])
@@ -90,11 +90,11 @@ class Units:
         return out
 
     def partial(self, out: Any) -> Any:
-        """Return an array with a row for each unit, which `collect` sums into `out`; None for None."""
+        """Return an array with a row for each unit, which `collect` sums into `out`; return None for None."""
         return self.kernels.empty(self.count, out.shape[1]) if self.cut and out is not None else out
 
     def collect(self, partial: Any, out: Any) -> None:
-        """Sum the results of units, skipping units without triplets."""
+        """Sum the results of units into `out`, skipping units without triplets."""
         self._select(partial, False, partial)
         if self.cut:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
@@ -105,12 +105,12 @@ class Units:
         self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (THREADS,), **arguments)
 
     def launch(self, kernel: str, tile: RegisterTile, blocks: int, /, *, shared_mem: int = 0, **arguments: Any) -> None:
-        """Launch a kernel, whose blocks are warps, for the dtypes of values and indices."""
+        """Launch a kernel with one warp per block, instantiated for the dtypes of values and indices."""
         types = (self.kernels.dtype, self.pieces.offsets.dtype, *tile)
         arguments["triplet_order"] = self.order
         self.kernels.launch(kernel, types, (blocks,), (WARP,), shared_mem=shared_mem, **arguments)
 
 
 def _order(segments: Any) -> Any:
-    """Members by segment; None if they are already sorted."""
+    """Return the order of the members by segment; None if they are already sorted."""
     return None if segments is None or segments.is_sorted else segments.order

@@ -2,19 +2,20 @@
 
 Per edge z = U xi + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
 message_i = sum over e into i of K_e h_src(e). Packed parameters are the rows of a (d + 1, H) matrix, U^ = U | b_u, then
-of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fast; a^ = [a, 1] and xi^ = [xi, 1] go with them.
+of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fastest; their factors are xi^ = [xi, 1] and
+a^ = [a, 1].
 
 `gno_kernel` computes blocks of edges by matrix products and small kernels. `gno_message` never forms the kernel. It
-sums over pieces (at most PART_SIZE in-edges of one destination, see sums.py), by their moments::
+sums the moments T of pieces (at most PART_SIZE in-edges of one destination, see sums.py)::
 
     T[k, f] = sum_e a^_e[k] h_src(e)[f]      message_i = sum over i's pieces of T V^
 
 A block of threads computes 16 hidden units and 32 features of T for a few pieces in shared memory, multiplies them by
-the same part of V^, and goes on to the next part. Neither T nor Q below is ever in global memory.
+the same part of V^, and goes on to the next part. Neither T nor Q (below) is ever stored in global memory.
 
-The derivatives of both orders share their code. Names ending in _dot are those along the cotangents gg_: h_dot, xi_dot,
-and U_dot, V^_dot of gg_params. With a_dot = U xi_dot + U_dot xi + b_u_dot where z is active, and Q = g V^^T,
-Q_dot = g V^_dot^T of each piece::
+Both orders of derivatives share their code. Names ending in _dot are derivatives along the cotangents gg_: h_dot,
+xi_dot, and U_dot and V^_dot from gg_params. With a_dot = U xi_dot + U_dot xi + b_u_dot where z is active, and
+Q = g V^^T, Q_dot = g V^_dot^T of each piece::
 
     T_dot[k, f] = sum_e a^ h_dot + a_dot h   grad_message = T_dot V^ + T V^_dot
     features = sum Q_dot a^ + Q a_dot        V^: T_dot^T g
@@ -22,8 +23,8 @@ Q_dot = g V^_dot^T of each piece::
     coords = U^T s_dot + U_dot^T s           U^: sum s_dot xi^^T + s xi_dot^T
 
 The first order follows with h_dot = h, V^_dot = V^ and without the products of Q, a_dot and s. Three kernels compute
-everything: `gno_message` the sums of T V^, `gno_grad_v` the sums of T^T g, and `gno_grad_edges` whatever follows from
-one of Q and Q_dot. The second order launches them for one term after another and adds.
+everything: `gno_message` the sums of T V^, `gno_grad_v` the sums of T^T g, and `gno_grad_edges` the terms with Q or
+Q_dot. The second order launches these kernels once for each term and adds the results.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
 from trigraph.table.constants import THREADS
 
-# In-degree for which lanes are chosen, for every graph, so that the sum of a node depends only on its own edges.
+# In-degree for which lanes are chosen, the same for every graph, so that a node's sum depends only on its own edges.
 USUAL_DEGREE = 16
 
 
@@ -44,7 +45,7 @@ USUAL_DEGREE = 16
 
 
 def gno_kernel_fwd(call: Call) -> None:
-    """Kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
+    """Compute kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
     net, kernel = _Network(call), call.fields["kernel"]
     for first, count in sums.blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
         a = net.kernels.empty(count, net.hidden + 1)
@@ -53,9 +54,12 @@ def gno_kernel_fwd(call: Call) -> None:
 
 
 def gno_kernel_bwd(call: Call) -> None:
-    """Coords U^T s, U^: sum s xi^^T, V^: sum g a^^T, with s = V^T g where active; see `trigraph.gno_kernel_bwd`."""
+    """Compute the gradients of `gno_kernel_fwd`; see `trigraph.gno_kernel_bwd`.
+
+    With s = V^T g where active, they are coords = U^T s, U^ = sum s xi^^T and V^ = sum g a^^T.
+    """
     net, grads, params = _Network(call), call.fields, call.inputs.params
-    grads.clear("params")  # sums over blocks are added to what is there
+    grads.clear("params")  # sums over blocks are added to this field
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
     with net.total(net.u_hat) as of_u, net.total(net.v_hat) as of_v:
         for first, count in sums.blocks(len(net.coords), per_edge * net.itemsize):
@@ -73,10 +77,13 @@ def gno_kernel_bwd(call: Call) -> None:
 
 
 def gno_kernel_bwd2(call: Call) -> None:
-    """grad_kernel [V, V_dot] [a_dot, a^]; coords [U_dot, U]^T [s, s_dot]; U^ s_dot xi^^T + s xi_dot^T, V g a_dot^T."""
+    """Compute the second order of `gno_kernel`; see `trigraph.gno_kernel_bwd2`.
+
+    grad_kernel = [V, V_dot] [a_dot, a^]; coords = [U_dot, U]^T [s, s_dot]; U^ = s_dot xi^^T + s xi_dot^T; V = g a_dot^T
+    """
     net, grads, params = _Network(call), call.fields, call.inputs.params
     coords_dot, params_dot = net.coords_dot, net.params_dot
-    grads.clear("params")  # sums over blocks are added to what is there
+    grads.clear("params")  # sums over blocks are added to this field
     hidden, second = net.hidden, params_dot is not None
     left = net.stack(net.v(params), net.v_hat(params_dot)) if second else net.v(params)
     back = left[:-1] if second else left  # V_dot without b_v_dot
@@ -112,18 +119,18 @@ def gno_kernel_bwd2(call: Call) -> None:
 
 
 def gno_aggregate_fwd(call: Call) -> None:
-    """message_i = sum over e into i of K_e h_src(e); see `trigraph.gno_aggregate_fwd`."""
+    """Compute message_i = sum over e into i of K_e h_src(e); see `trigraph.gno_aggregate_fwd`."""
     _to_destinations(call, [(call.inputs.kernel, call.inputs.features)], call.fields["message"])
 
 
 def gno_aggregate_bwd(call: Call) -> None:
-    """features_j = sum over e out of j of K_e^T g_dst(e), kernel_e = sum g h^T; see `trigraph.gno_aggregate_bwd`."""
+    """Compute features_j = sum over e out of j of K_e^T g_dst(e) and kernel_e = sum g h^T."""
     _to_sources(call, call.inputs.kernel)
     _to_kernel(call, call.inputs.features)
 
 
 def gno_aggregate_bwd2(call: Call) -> None:
-    """Bilinear: each factor in turn replaced by its cotangent; see `trigraph.gno_aggregate_bwd2`."""
+    """Replace each factor of the bilinear sums by its cotangent in turn; see `trigraph.gno_aggregate_bwd2`."""
     inputs, dots = call.inputs, call.dots
     if "grad_message" in call.fields:
         pairs = [(inputs.kernel, dots.features), (dots.kernel, inputs.features)]
@@ -136,23 +143,23 @@ def gno_aggregate_bwd2(call: Call) -> None:
 
 
 def gno_message_fwd(call: Call) -> None:
-    """message_i = sum over i's pieces of T V^; see `trigraph.gno_message_fwd`."""
+    """Compute message_i = sum over i's pieces of T V^; see `trigraph.gno_message_fwd`."""
     message = _Message(call)
     message.sum_products([(message.features, None, message.net.params)], call.fields["message"])
 
 
 def gno_message_bwd(call: Call) -> None:
-    """First order of the module's formulas, h' = h and V' = V^; see `trigraph.gno_message_bwd`."""
+    """Compute the first order of the module's formulas; see `trigraph.gno_message_bwd`."""
     _message_derivatives(call, call.inputs.features, call.inputs.params)
 
 
 def gno_message_bwd2(call: Call) -> None:
-    """Second order of the module's formulas; see `trigraph.gno_message_bwd2`."""
+    """Compute the second order of the module's formulas; see `trigraph.gno_message_bwd2`."""
     _message_derivatives(call, call.dots.features, call.dots.params)
 
 
 def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
-    """Write the module's formulas; h_dot is `features_dot`, V^_dot that of `params_dot`, None standing for zero."""
+    """Compute the module's formulas with h_dot = `features_dot` and V^_dot from `params_dot`; None means zero."""
     message, grads = _Message(call), call.fields
     net = message.net
     h, h_dot, params_dot = message.features, align(features_dot), align(params_dot)
@@ -160,7 +167,7 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     if "grad_message" in grads:
         terms = [(h_dot, h if moving else None, net.params), (h, None, params_dot)]
         message.sum_products(terms, grads["grad_message"])
-    grads.clear("params")  # sums over blocks are added to what is there
+    grads.clear("params")  # sums over blocks are added to this field
     if not grads.requests_any("features", "coords", "params"):
         return
     if call.graph.num_positions == 0:
@@ -175,10 +182,10 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
 
 
 class _Pass(NamedTuple):
-    """Arguments of kernel gno_grad_edges; None stands for zero.
+    """Arguments of one launch of kernel gno_grad_edges; None means zero.
 
-    V^ of Q is that of `params`; to `features` go products of Q with a_dot if `dot`, with a^ if not, and none if None.
-    s = Q h goes to `coords` by U of `weights` and to U^ by `xi`, and to b_u if `bias`.
+    Q uses V^ of `params`. The gradient of the features gets Q a_dot if `dot` is True, Q a^ if False, nothing if None.
+    s = Q h contributes to the gradient of coords by U of `weights`, of U^ by `xi`, and of b_u if `bias` is True.
     """
 
     params: Any
@@ -190,16 +197,16 @@ class _Pass(NamedTuple):
 
 
 class _Message:
-    """Sums over the pieces of destinations by the kernels of kernels/gno_message.cuh."""
+    """Sums over the pieces of destinations, by the kernels in kernels/gno_message.cuh."""
 
     def __init__(self, call: Call) -> None:
         self.call, self.graph, self.net = call, call.graph, _Network(call)
         self.kernels, self.features = call.kernels, align(call.inputs.features)
         self.pieces = sums.by_destination(call.graph)
-        self.slab_pieces = 64 // self.net.itemsize  # of a block of threads
+        self.slab_pieces = 64 // self.net.itemsize  # pieces of a block of threads
 
     def sum_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
-        """out_i = sum over i's pieces and over terms (h_by_a, h_by_a_dot, params) of T V^; None stands for zero."""
+        """Write out_i = sum of T V^ over i's pieces and over terms (h_by_a, h_by_a_dot, params); None means zero."""
         given = [t for t in terms if t[2] is not None and not (t[0] is None and t[1] is None)]
         if not given or self.graph.num_positions == 0:
             out.fill(0)
@@ -212,7 +219,7 @@ class _Message:
         sums.finish(self.kernels, self.pieces, overflow, out)
 
     def differentiate(self, passes: Sequence[_Pass], h_by: tuple[Any, Any]) -> None:
-        """Write the requested gradients of features, coords and params; V^ gets those of moments by a^ and a_dot."""
+        """Write the requested gradients; the moments for V^ are sums of a^ h_by[0] + a_dot h_by[1]."""
         net, graph, grads, kernels, pieces = self.net, self.graph, self.call.fields, self.kernels, self.pieces
         g_pieces = sums.spread(kernels, pieces, self.call.grad)
         to_source = kernels.empty(graph.num_positions, net.f_in) if "features" in grads else None
@@ -273,7 +280,7 @@ class _Message:
         return out
 
     def _launch(self, kernel: str, blocks: int, /, **arguments: Any) -> None:
-        """Launch a kernel; `arguments` are those that not all three have."""
+        """Launch a kernel with these arguments and those that all three kernels share."""
         arguments |= {"network": self.net.argument, "partition": self.pieces.partition}
         arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
         arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}
@@ -296,7 +303,7 @@ class _Arrays(NamedTuple):
 
 
 class _Network:
-    """coords, packed parameters (rows of U^, then rows of V^), and the cotangents of the second order."""
+    """Coordinates, packed parameters (rows of U^, then rows of V^), and their cotangents in second order."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.fields = call.kernels, call.fields
@@ -308,23 +315,23 @@ class _Network:
         self.argument = _Arrays(self.coords, self.params, self.coords_dot, self.params_dot, self.d, self.hidden)
 
     def u_hat(self, params: Any) -> Any:
-        """Rows of U and the row b_u, (d + 1, H)."""
+        """Return the rows of U and the row b_u, (d + 1, H)."""
         return params[: (self.d + 1) * self.hidden].reshape(self.d + 1, self.hidden)
 
     def v_hat(self, params: Any) -> Any:
-        """Rows of V and the row b_v, (H + 1, F)."""
+        """Return the rows of V and the row b_v, (H + 1, F)."""
         return params[(self.d + 1) * self.hidden :].reshape(self.hidden + 1, self.width)
 
     def u(self, params: Any) -> Any:
-        """U without b_u, (d, H)."""
+        """Return U without b_u, (d, H)."""
         return self.u_hat(params)[:-1]
 
     def v(self, params: Any) -> Any:
-        """V without b_v, (H, F)."""
+        """Return V without b_v, (H, F)."""
         return self.v_hat(params)[:-1]
 
     def total(self, part: Callable[[Any], Any], outer: int = 1) -> Total:
-        """Return the sum for a part of the gradient of the parameters, if requested."""
+        """Return the `Total` for a part of the gradient of the parameters, without a target if not requested."""
         return Total(self.kernels, part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
@@ -337,7 +344,7 @@ class _Network:
     def compute_hidden(
         self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None
     ) -> None:
-        """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` apart."""
+        """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` elements apart."""
         grid = (cover(count * (max(self.d, self.hidden) + 1), THREADS),)
         arguments: dict[str, Any] = {"network": self.argument, "first": first, "count": count, "stride": stride}
         arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
@@ -355,7 +362,7 @@ class _Network:
 
 
 class _Axes(NamedTuple):
-    """Axes of the matrices of kernel gno_contract: extents, strides, and lanes along them as exponents of two."""
+    """Matrix axes of kernel gno_contract: extents, strides, and numbers of lanes as exponents of two."""
 
     num_y: int
     num_x: int
@@ -366,7 +373,7 @@ class _Axes(NamedTuple):
 
 
 def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
-    """out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); a pair with None is skipped."""
+    """Write out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); skip pairs with None."""
     f_in, f_out = call.sizes["f_in"], call.sizes["f_out"]
     y_bits = min(bits(f_out), 5)
     axes = _Axes(f_out, f_in, 1, f_out, y_bits, min(bits(f_in), 7 - y_bits))
@@ -374,7 +381,7 @@ def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> 
 
 
 def _to_sources(call: Call, kernel: Any) -> None:
-    """features_j = sum over e out of j of K_e^T g_dst(e), if requested; zero if the kernel is None."""
+    """Write features_j = sum over e out of j of K_e^T g_dst(e), if requested; zero if the kernel is None."""
     if "features" not in call.fields:
         return
     graph, f_in, f_out = call.graph, call.sizes["f_in"], call.sizes["f_out"]
@@ -385,7 +392,7 @@ def _to_sources(call: Call, kernel: Any) -> None:
 
 
 def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: Any, axes: _Axes, out: Any) -> None:
-    """Launch gno_contract; `others` is the row of the second factor at each position."""
+    """Launch gno_contract; `others` has the row of the second factor for each position."""
     given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if not given or rows.num_positions == 0:
         out.fill(0)
@@ -414,7 +421,7 @@ def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: 
 
 
 def _to_kernel(call: Call, features: Any) -> None:
-    """kernel_r = sum over the positions that share row r of g_dst h_src^T, if requested; zero without features."""
+    """Write kernel_r = sum over positions with edge row r of g_dst h_src^T, if requested; zero without features."""
     graph, out = call.graph, call.fields["kernel"]
     if out is None:
         return

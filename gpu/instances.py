@@ -49,14 +49,14 @@ def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
 
 #: The environment variable that makes float32 kernels multiply on tensor cores: 1, or 0 (the default).
 TENSOR_VARIABLE = "TRIGRAPH_TENSOR_CORES"
-#: The end of the names of these kernels. Their parameters are those of the kernel without it, which other dtypes use.
+#: Suffix of tensor-core kernels. Each has the parameters of the kernel without the suffix, which other dtypes use.
 TENSOR = "_tensor"
 
 
 def uses_tensor_cores() -> bool:
-    """Return whether float32 kernels multiply on tensor cores (kernels/tensor.cuh), by the environment at this moment.
+    """Return whether float32 kernels multiply on tensor cores (kernels/tensor.cuh), as the environment currently says.
 
-    No cache depends on it, because the kernels have other names.
+    No cache depends on this choice, because kernels for tensor cores have separate names.
     """
     value = os.environ.get(TENSOR_VARIABLE) or "0"
     if value not in ("0", "1"):
@@ -79,7 +79,7 @@ def switching_tensor_cores(on: bool) -> Iterator[None]:
 
 
 def may_run(name: str) -> bool:
-    """Return whether calls launch an instance: those for tensor cores only if they are in use."""
+    """Return whether calls may launch an instance; instances for tensor cores need tensor cores to be switched on."""
     return uses_tensor_cores() or not name.partition("<")[0].endswith(TENSOR)
 
 
@@ -88,13 +88,13 @@ SLOW = ("dimenet_out_edges", "dimenet_in_edges")
 
 
 def slowness(name: str) -> int:
-    """Return a sort key of instances, by which those that compile slowly come first."""
+    """Return a sort key that puts instances that compile slowly first."""
     kernel = name.partition("<")[0]
     return SLOW.index(kernel) if kernel in SLOW else len(SLOW)
 
 
 def together(family: str, name: str) -> list[str]:
-    """Return the other instances for calls with the types and degrees of an instance, slowest to compile first."""
+    """Return the other instances that calls with the same types and degrees launch, slowest to compile first."""
     types, degrees = parse_template_arguments(name)
     arguments = {
         other: parse_template_arguments(other) for other in INSTANCES[family] if other != name and may_run(other)
@@ -102,7 +102,7 @@ def together(family: str, name: str) -> list[str]:
     return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=slowness)
 
 
-#: Kernels of kernels/sums.cuh, which every family may include.
+#: Instances of the kernels in kernels/sums.cuh, which every family may include.
 SUMS = (
     *expand("finish_rows", FLOATS, INDICES),
     *expand("gather_rows", FLOATS, INDICES),
@@ -111,7 +111,7 @@ SUMS = (
     *expand("sum_rows", FLOATS),
 )
 
-#: Kernels of kernels/matrices.cuh and kernels/products.cuh, which include them.
+#: Instances of the kernels in kernels/matrices.cuh and kernels/products.cuh.
 PRODUCTS = (
     *expand("product_rows", FLOATS),
     *(

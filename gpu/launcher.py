@@ -1,17 +1,17 @@
 """One interface for kernel launches on a device and on the CPU.
 
-A backend function gets the runtime of its arrays from :func:`runtime` and launches through it; the same code runs on
-both::
+A backend function gets the runtime of its arrays from :func:`runtime` and launches kernels through it; the same code
+runs on a device and on the CPU::
 
     place = runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
     place.launch("gno", "multiply", (a.dtype, 64), (blocks,), (128,), left=a, right=b, num_rows=len(a), ..., out=kernel)
 
-Arguments go by the names of the kernel's parameters, so that no two of them can be exchanged by their order. A struct
-is one NamedTuple with the names of its members.
+Arguments are passed by the names of the kernel's parameters, so that two arguments cannot be swapped by mistake. A
+struct is passed as a NamedTuple with the names of its members.
 
-On a device, NVRTC compiles each kernel instance at its first use, a cache on disk keeps it, and it is launched on the
-caller's current stream without synchronization. On the CPU (``gpu-host``), the same source, built by ``gpu/host``, runs
+On a device, NVRTC compiles each kernel instance at its first use, and a cache on disk stores it. Launches use the
+caller's current stream and do not synchronize. On the CPU (``gpu-host``), the same source, built by ``gpu/host``, runs
 in the calling thread.
 """
 
@@ -44,13 +44,13 @@ ORDERS = ("forward", "reverse", "random")
 
 AHEAD = True  # whether the first launch starts the compilation of all kernels for a call
 
-_NULL = np.uintp(0)  # passed as an address by every version of CuPy
+_NULL = np.uintp(0)  # every version of CuPy passes this as a null pointer
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory per block without an opt-in
 _DTYPES = {c_type: name for name, c_type in C_TYPES.items()} | {"bool": "bool"}
 
 
 def _dtype(c_type: str) -> np.dtype[Any]:
-    """Return the dtype of a C++ type; for bfloat16 that of ml_dtypes, or a placeholder if it is not installed."""
+    """Return the dtype of a C++ type; bfloat16 gives the dtype of ml_dtypes, or a placeholder without that package."""
     if c_type != "bfloat16":
         return np.dtype(_DTYPES[c_type])
     if importlib.util.find_spec("ml_dtypes") is None:
@@ -72,7 +72,7 @@ _DEVICE_LOCK = Lock()
 
 
 class Runtime(ABC):
-    """A device or the CPU, where kernels run."""
+    """Interface to the device or the CPU on which kernels run."""
 
     #: ``"gpu"`` or ``"gpu-host"``.
     name: str
@@ -94,14 +94,14 @@ class Runtime(ABC):
         """Launch one kernel: a ``__global__`` function of ``kernels/<family>.cu``.
 
         Template arguments are dtypes, and integers for value parameters. Grid and block have one to three extents; a
-        grid with an extent of 0, for empty input, launches nothing. Arguments are named as the kernel's parameters:
+        grid with an extent of 0, for empty input, launches nothing. Arguments are named like the kernel's parameters:
         C-contiguous arrays of this runtime or ``None`` for a null pointer, NumPy scalars of the parameters' types or
         Python integers, and for a struct a NamedTuple whose fields are its members, in their order.
 
-        TypeError or ValueError if an argument is missing or unknown, its type is not that of the parameter, an array is
-        not contiguous, or the kernel has no such instance; KernelError, on the CPU, if the kernel has an error;
-        MemoryError, on a device CuPy's ``OutOfMemoryError``, if the system refuses memory: results are then incomplete,
-        and the next call works.
+        Raises TypeError or ValueError if an argument is missing or unknown, its type differs from the parameter's type,
+        an array is not contiguous, or the kernel has no such instance; KernelError, on the CPU, if the kernel has an
+        error; and MemoryError (on a device, CuPy's ``OutOfMemoryError``) if memory runs out. Results are then
+        incomplete, but the next call works.
         """
         if math.prod(grid) > 0:
             self._launch(family, kernel, types, grid, block, arguments, shared_mem)
@@ -187,16 +187,16 @@ class Layout:
 
     def __init__(self, kernel: str, signature: str, names: str) -> None:
         self.kernel, self.flat = kernel, _parameters(signature, names)
-        # Members by parameter, in order; none for a parameter that is not a struct.
+        # Names of the members by parameter, in order; empty for a parameter that is not a struct.
         self._members: dict[str, tuple[str, ...]] = {}
         for parameter in self.flat:
             name, _, member = parameter.name.partition(".")
             self._members[name] = (*self._members.get(name, ()), member) if member else ()
-        # What makes a Python integer an argument, for each parameter that is an integer.
+        # For each integer parameter, the scalar type to which a Python integer is converted; None for the others.
         self._integers = [None if p.is_pointer or p.dtype.kind != "i" else p.dtype.type for p in self.flat]
 
     def order_arguments(self, arguments: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments in the kernel's order, members of structs one after the other; TypeError for a name."""
+        """Return the arguments in the kernel's order, with structs flattened; raise TypeError for a wrong name."""
         if arguments.keys() != self._members.keys():
             missing, unknown = self._members.keys() - arguments.keys(), arguments.keys() - self._members.keys()
             sets = (("missing", missing), ("unknown", unknown))
@@ -244,7 +244,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
-    """Return types and names of the parameters of every instance in a library of ``gpu/host``, separated by commas."""
+    """Return the comma-separated types and names of the parameters of each instance in a library of ``gpu/host``."""
     texts = [getattr(library, f"cuda_host_kernel_{what}") for what in ("name", "signature", "parameters")]
     for text in texts:
         text.restype = ctypes.c_char_p
@@ -271,7 +271,7 @@ class HostLibrary:
     def launch(
         self, name: str, grid: Extents, block: Extents, values: Sequence[Any], shared_mem: int, order: str, seed: int
     ) -> None:
-        """Run the kernel instance called `name` with the values of :meth:`Layout.ordered`; see `Runtime.launch`."""
+        """Run the kernel instance called `name` with the values of `Layout.order_arguments`; see `Runtime.launch`."""
         number, layout = _instance(self._kernels, self.family, name)
         _check_arguments(layout, values, np.ndarray)
         pairs = zip(layout.flat, values, strict=True)
@@ -323,7 +323,7 @@ def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) ->
 
 
 def _pack(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
-    """Convert an argument for the library; raise unless an array is aligned, and writable where needed."""
+    """Convert an argument for the library; raise ValueError for a misaligned array or a read-only output."""
     what = f"{kernel}: argument {parameter.name}"
     if value is None:
         return _Argument(0, 0, 1)
@@ -360,7 +360,7 @@ class HostRuntime(Runtime):
     xp = np
 
     def __init__(self) -> None:
-        self.libraries: dict[str, HostLibrary] = {}  # by family, which names the file of the build that is installed
+        self.libraries: dict[str, HostLibrary] = {}  # by family; `library` adds the installed ones
         self.order = "forward"
         self.seed = 0
 
@@ -380,7 +380,7 @@ class HostRuntime(Runtime):
         arguments: Mapping[str, Any],
         shared_mem: int,
     ) -> None:
-        """Run a kernel to its end."""
+        """Run a kernel and return when it has finished."""
         name, library = instance_name(kernel, types), self.library(family)
         values = library.layout(name).order_arguments(arguments)
         library.launch(name, grid, block, values, shared_mem, self.order, self.seed)
@@ -392,9 +392,9 @@ def using_host_library(
 ) -> Iterator[HostLibrary]:
     """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
 
-    The library replaces that of its family. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed); it
-    applies to blocks and to runnable threads, and does not change the results of a correct kernel. This affects the
-    whole process and is meant for tests.
+    It replaces the library of its family. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed); it
+    applies to blocks and to runnable threads, and does not change the results of a correct kernel. The replacement
+    affects the whole process and is meant for tests.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
@@ -413,7 +413,7 @@ _HOST = HostRuntime()
 # ---- the device ------------------------------------------------------------------------------------------------------
 
 
-@functools.cache  # depends on the installed file alone
+@functools.cache  # depends only on the installed file
 def _read_build_parameters() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
@@ -431,8 +431,8 @@ class DeviceRuntime(Runtime):
         self.xp = cupy
         self.cache = Cache(cupy)
         # A function, its layout and its structs depend on the device, the installed sources, the kernel and its
-        # template arguments; the key has all but the sources, which do not change. Functions live as long as the
-        # context of the device.
+        # template arguments. The key has all of these except the sources, which do not change. Functions live as long
+        # as the context of the device.
         self._functions: dict[tuple[Any, ...], Any] = {}
 
     def _launch(
@@ -447,8 +447,8 @@ class DeviceRuntime(Runtime):
     ) -> None:
         """Launch a kernel asynchronously on the current stream.
 
-        Names are checked at every launch, types only at the first one of an instance, because that check costs as much
-        as a launch. The host runtime checks every launch of the same code.
+        Argument names are checked at every launch. Types are checked only at the first launch of an instance, because
+        the check takes as long as a launch; the host runtime, which runs the same Python code, checks every launch.
         """
         key = (self.xp.cuda.runtime.getDevice(), family, kernel, *types)
         kept = self._functions.get(key)
@@ -475,14 +475,14 @@ class DeviceRuntime(Runtime):
         function(tuple(grid), tuple(block), tuple(values), shared_mem=shared_mem)
 
     def compiled(self, family: str, name: str) -> Any:
-        """Return an instance for the current device, and start the compilation of related ones."""
+        """Return the compiled instance for the current device, and start compiling related instances."""
         if AHEAD and self.cache.find(family, name) is None:
             self.cache.begin(family, name)
         path = self.cache.compiled(family, name)
         return self.xp.RawModule(path=str(path)).get_function(read_function_name(path))
 
 
-_device: DeviceRuntime | None = None  # depends on CuPy alone, of which a process has one
+_device: DeviceRuntime | None = None  # one per process, because it depends only on CuPy
 
 
 def _device_runtime() -> DeviceRuntime:

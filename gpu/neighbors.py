@@ -1,11 +1,11 @@
-"""Neighbours of atoms at a fixed capacity on the device: kernels of kernels/neighbors.cuh.
+"""Neighbour search on the device with a fixed capacity, by the kernels in kernels/neighbors.cuh.
 
-Between these functions the caller sorts the atoms by bin, and sums the counts (`CapacitySearch`). `batch` is int64,
-frames float64, (num_structures, NEIGHBOR_FRAME), and the rest int32: bins and refused (num_atoms,), crossed (num_atoms,
-3), counts (num_atoms, NEIGHBOR_LANES), and edges (5, most_edges): source, destination and shifts.
+Between these functions the caller (`CapacitySearch`) sorts the atoms by bin and sums the counts. `batch` is int64,
+`frames` is float64 (num_structures, NEIGHBOR_FRAME), and the other arrays are int32: bins and refused (num_atoms,),
+crossed (num_atoms, 3), counts (num_atoms, NEIGHBOR_LANES), and edges (5, most_edges): source, destination and shifts.
 
-Libraries with searches on a device do not fit: vesin makes the host wait for the number of pairs, and the order of
-pairs of nvalchemi-toolkit-ops differs between calls.
+No library's search on a device fits: vesin makes the host wait for the number of pairs, and nvalchemi-toolkit-ops
+returns pairs in an order that differs between calls.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ from trigraph.gpu.sums import Kernels, cover
 from trigraph.graphs.neighbors import MOST_CUTOFFS, find_cell_limit
 from trigraph.table.constants import NEIGHBOR_LANES, THREADS
 
-_FAMILY = "dimenet"  # of the potentials
+_FAMILY = "dimenet"  # the kernel family of the potentials
 
 
 def bin_atoms(
     pos: Any, cells: Any, periodic: Any, batch: Any, offsets: Any, members: Any, cutoff: float, outputs: Any
 ) -> None:
-    """Write frames of the structures, and of atoms their bin, the cells they lie off, and whether they are refused.
+    """Write each structure's frame, and each atom's bin, offset from its cell (in cells), and whether it is refused.
 
     `periodic` has shape (num_structures, 3). Atoms of the structures from num_structures on are ghosts.
     """
@@ -32,7 +32,7 @@ def bin_atoms(
         "neighbor_frames", types, (len(periodic),), (THREADS,), pos=pos, cells=cells, periodic=periodic,
         offsets=offsets, members=members, cutoff=np.float64(cutoff), frames=frames,
     )  # fmt: skip
-    # Half of what the CPU's search takes, along axes of its own.
+    # Along directions without period, half of the limit of the CPU's search, which uses other axes.
     limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MOST_CUTOFFS / 2)
     kernels.launch(
         "neighbor_bins", types, (cover(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,
@@ -54,10 +54,10 @@ def find_pairs(
     fits: Any = None,
     edges: Any = None,
 ) -> None:
-    """Count the neighbours that each thread of an atom finds, until it has more than `most`; or write edges to them.
+    """Count the neighbours that each thread of an atom finds, stopping above `most`, or write edges to the neighbours.
 
-    `atoms` has frames, bins and crossed; `bins` the atoms in the order of their bins, and the first of each bin. With
-    `ends` (int64), the sums of the counts, and where the bool `fits` is true, edges are written, in any order.
+    `atoms` is (frames, bins, crossed). `bins` is the atoms sorted by bin, and the first position of each bin. Edges are
+    written, in any order, if `ends` (cumulative sums of the counts, int64) is given and the bool `fits` is true.
     """
     frames, own, crossed = atoms
     order, starts = bins
@@ -71,7 +71,7 @@ def find_pairs(
 
 
 def link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any) -> None:
-    """Sort edges by source, destination and shifts, and write the arrays of their `EdgeGraph` but for offsets."""
+    """Sort edges by source, destination and shifts, and write the arrays of their `EdgeGraph` except the offsets."""
     kernels = Kernels(_FAMILY, pos)
     most, num_atoms = edges.shape[1], len(row_offsets) - 1
     ordered = kernels.xp.empty(edges.shape, edges.dtype)

@@ -1,6 +1,6 @@
 """Products left^T right of two matrices, summed over rows by the kernels of kernels/products.cuh.
 
-A library adds the terms of all rows one by one; here, a chain of additions has at most 16 terms.
+A library adds the terms of all rows one by one; these kernels limit a chain of additions to 16 terms.
 """
 
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ from trigraph.table.constants import THREADS
 
 
 class Tile(NamedTuple):
-    """Lanes of a block's largest small product (see kernels/products.cuh), as exponents of two."""
+    """Lanes along rows and columns of a block's tile (see kernels/products.cuh), as exponents of two."""
 
     row_bits: int
     col_bits: int
 
     @classmethod
     def for_product(cls, rows: int, cols: int) -> "Tile":
-        """Return lanes for a product of about these extents, with at most 16 slices per warp."""
+        """Return the lanes for a product with `rows` rows and `cols` columns, with at most 16 slices per warp."""
         col_bits = min(bits(cover(cols, 2)), 4)
         return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
 
@@ -39,7 +39,7 @@ class Columns(NamedTuple):
     width: int
 
 
-# Tiles of product_tiles for wide float32 matrices, by columns of the left one; rows and columns of a tile.
+# Rows and columns of a tile of product_tiles (for wide float32 matrices), by maximum width of the left matrix.
 TILES = {32: (32, 128), 64: (64, 128), 128: (128, 64)}
 
 

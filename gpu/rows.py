@@ -1,4 +1,4 @@
-"""Assignment of lanes for kernels that gather rows of columns (kernels/rows.cuh)."""
+"""Assignment of lanes to columns and positions for kernels that gather rows (kernels/rows.cuh)."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ from trigraph.table.constants import THREADS
 
 WARP_BITS = 5
 POSITION_BITS = 3
-ACCESS = 16  # bytes that a lane reads at a time if address and width are multiples of this
+ACCESS = 16  # bytes that a lane reads at a time if address and row size are multiples of 16
 
 
 def is_wide(width: int, dtype: Any) -> bool:
-    """Return whether lanes read ACCESS bytes at a time. Like the rounding of sums, this depends only on the width."""
+    """Return whether lanes read ACCESS bytes at a time. This and the order of sums depend only on the row size."""
     return bool(width * dtype.itemsize % ACCESS == 0)
 
 
@@ -29,7 +29,7 @@ def is_aligned(array: Any) -> bool:
 
 
 class Lanes(NamedTuple):
-    """Lanes of a group along columns and along the positions of a piece, as exponents of two."""
+    """Numbers of lanes of a group along columns and along positions of a piece, as exponents of two."""
 
     column_bits: int
     position_bits: int
@@ -38,23 +38,23 @@ class Lanes(NamedTuple):
     def for_width(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> "Lanes":
         """Return lanes for rows of `width` columns, at most a warp; each lane has `elements` columns.
 
-        Lanes do not depend on the graph, because the order of sums must not; 8 along positions suit degrees 8 to 100.
+        Lanes and thus the order of sums do not depend on the graph; 8 lanes along positions suit degrees from 8 to 100.
         """
         column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
         return cls(column_bits, min(position_bits, WARP_BITS - column_bits))
 
     @property
     def groups(self) -> int:
-        """Groups of a block."""
+        """Number of groups in a block."""
         return THREADS >> sum(self)
 
     def grid(self, pieces: int, width: int, elements: int) -> tuple[int]:
-        """Blocks for all tiles of columns of all pieces."""
+        """Return the grid for all tiles of columns of all pieces."""
         return (cover(pieces, self.groups) * cover(width, elements << self.column_bits),)
 
 
 class HeadLanes(NamedTuple):
-    """Lanes of a group along a head's columns, along heads, and along positions."""
+    """Numbers of lanes of a group along a head's columns, heads, and positions, as exponents of two."""
 
     column_bits: int
     head_bits: int

@@ -15,10 +15,10 @@ class SourceError(ValueError):
 
 
 def expand_includes(path: Path, root: Path, seen: dict[Path, str], generated: Path | None = None) -> str:
-    """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
+    """Return the text of a source with its ``#include "..."`` lines replaced by the files, each used once.
 
     ``seen`` collects every file's text in the order of first use. ``#line`` preserves names (relative to ``root``) and
-    line numbers. A file that is not next to the including one is searched in `generated`, the output of the build.
+    line numbers. A file that is not next to the including one is looked up in `generated`, the build's output folder.
     """
     text = path.read_text(encoding="utf-8")
     seen[path] = text

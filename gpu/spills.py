@@ -1,6 +1,6 @@
 """Compilation of kernels with NVRTC for every architecture, and the instances that may spill registers.
 
-This requires neither a GPU nor a driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
+The module requires neither a GPU nor a driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime.
 """
 
 import io
@@ -13,7 +13,7 @@ from trigraph.gpu.sources import expand_includes
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 KERNELS = Path(__file__).resolve().parent / "kernels"
-# Options of the launcher and one that CuPy adds.
+# The launcher's compiler options, and one that CuPy adds.
 OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
 
 _FEW = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
@@ -35,7 +35,7 @@ SPILLS = {
 }
 """Instances that may spill, with reasons."""
 
-MOST_SPILLED = 150  # bytes that such an instance may store and load
+MOST_SPILLED = 150  # bytes that an instance in SPILLS may spill
 
 # Kernels with a stack, because sine and cosine reduce large angles with an array in local memory.
 STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
@@ -45,7 +45,7 @@ class Usage(NamedTuple):
     """Local memory of a kernel, in bytes."""
 
     stack: int
-    spills: int  # stored and loaded
+    spills: int  # bytes stored plus bytes loaded
 
 
 def may_use_local_memory(instance: str) -> bool:

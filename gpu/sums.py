@@ -14,18 +14,18 @@ from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
 
 ROWS = 256  # rows of a matrix in a chunk of a sum
-# Bytes for the arrays of one block. This determines the number of rows of a block, and thereby the order of a sum over
-# blocks, so it is the same on every device.
+# Bytes for the arrays of one block of rows. They determine the number of rows of a block, and so the order of sums over
+# blocks; therefore the limit is the same on every device.
 WORKSPACE = 1 << 30
-# Possible numbers of columns of a block of kernels/matrices.cuh.
+# Numbers of columns that a block of kernels/matrices.cuh may have.
 MATRIX_COLUMNS = (16, 32, 64)
-MAX_BLOCKS = 256  # beyond this number, blocks grow
+MAX_BLOCKS = 256  # maximum number of blocks; more rows make larger blocks
 MOST_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
 MAX_LEVELS = 16  # levels of the tree of block sums
 
 
 class Kernels:
-    """The kernels of a family on the device and with the `dtype` of an array."""
+    """Launcher of a family's kernels for the device and the `dtype` of an array."""
 
     def __init__(self, family: str, array: Any) -> None:
         self.family, self.dtype = family, array.dtype
@@ -43,14 +43,14 @@ class Kernels:
         self.runtime.launch(self.family, kernel, types, grid, block, shared_mem=shared_mem, **arguments)
 
     def by_tensor_cores(self, kernel: str) -> str:
-        """Return the name of the kernel's version for tensor cores if float32 uses them, else `kernel`."""
+        """Return the name of the tensor-core version of `kernel` if float32 kernels use tensor cores, else `kernel`."""
         return kernel + TENSOR if self.dtype == "float32" and uses_tensor_cores() else kernel
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
-        """Return left @ right, or add it to `out`; a `right` that is not C-contiguous is copied.
+        """Return left @ right, optionally written or added to `out`; a `right` that is not C-contiguous is copied.
 
-        kernels/matrices.cuh is used instead of a library, whose rounding depends on the number of rows, which may
-        compute in TF32, and which cannot be captured.
+        kernels/matrices.cuh replaces a library, because a library's rounding depends on the number of rows, it may
+        compute in TF32, and a CUDA graph cannot capture it.
         """
         depth, width = right.shape
         if out is None:
@@ -73,12 +73,12 @@ class Kernels:
 
 
 def cover(count: int, size: int) -> int:
-    """Return the number of blocks of a size that cover a count."""
+    """Return the number of blocks of `size` elements that cover `count` elements."""
     return -(-count // size)
 
 
 def bits(number: int) -> int:
-    """Exponent of the smallest power of two >= `number` >= 1."""
+    """Return the exponent of the smallest power of two >= `number` >= 1."""
     return (number - 1).bit_length()
 
 
@@ -97,7 +97,7 @@ def small_blocks() -> Iterator[None]:
 
 
 def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """Yield first row and number of rows of blocks with bounded workspace, multiples of ROWS except the last."""
+    """Yield the first row and the number of rows of each block: multiples of ROWS, except at the end."""
     step = cover(max(WORKSPACE // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
         yield first, min(step, count - first)
@@ -112,18 +112,18 @@ def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
 class Total:
     """Pairwise sum of parts, written to `total` at the end of the ``with`` block.
 
-    Sums of 1, 2, 4, ... parts that wait for as many others are rows of one array. One launch sums a part and adds it to
-    the sums that it completes. The last part is kept until the end, where one launch adds all remaining sums.
+    Sums of 1, 2, 4, ... parts, each waiting for a sum of equally many parts, are rows of one array. One launch sums a
+    part and adds it to the sums that it completes. The last part is kept until the final launch, which adds all sums.
 
-    With `outer`, rows of the parts are matrices (outer, rest), and `total` is their transpose. A `fresh` sum replaces
-    `total`; by default, it is added to it.
+    With `outer`, rows of the parts are matrices (outer, rest), and `total` is their transpose. If `fresh`, the sum
+    replaces `total`; by default, it is added to `total`.
     """
 
     def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
         self._kernels, self._total, self._outer, self._fresh = kernels, total, outer, fresh
         self._waiting: Any = None  # the last part, at most ROWS rows
         self._sums: Any = None
-        self._count = 0  # parts in `_sums`; its bits are the rows in use
+        self._count = 0  # number of parts in `_sums`; its set bits are the rows in use
 
     def add(self, values: Any) -> None:
         """Add the sum over the first axis of a part."""
@@ -141,14 +141,14 @@ class Total:
         """Add the waiting part to the sums that it completes."""
         if self._sums is None:
             self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
-        completed = (self._count ^ (self._count + 1)).bit_length() - 1  # ones at the end
+        completed = (self._count ^ (self._count + 1)).bit_length() - 1  # number of trailing one bits
         level = self._count.bit_count() - completed
         self._sum(self._waiting, self._sums[level:], 1, self._sums[level:], completed, False)
         self._count += 1
 
     def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:
         width = self._total.size
-        for first in range(0, len(values), MOST_ROWS):  # one iteration, except for many million rows
+        for first in range(0, len(values), MOST_ROWS):  # one iteration unless there are many million rows
             part = values[first : first + MOST_ROWS]
             self._kernels.launch(
                 "sum_rows",
@@ -189,7 +189,7 @@ class Rows(NamedTuple):
     """Rows of a CSR array and their pieces.
 
     Row i has the positions offsets[i]..offsets[i+1]-1, or the entries of `order` there. A row with at most PART_SIZE
-    positions is a piece with the row's number; part t of all longer rows is piece num_rows + t.
+    positions is one piece, with the row's number. Longer rows are cut into parts; part t is piece num_rows + t.
     """
 
     offsets: Any
@@ -215,26 +215,26 @@ class Rows(NamedTuple):
         return RowPartition(self.offsets, parts, self.num_rows, self.num_pieces)
 
     def long_blocks(self, width: int) -> tuple[tuple[int], dict[str, Any]]:
-        """Grid of a kernel with a block for each long row and 32 columns, and its arguments for ``LongRow``."""
+        """Return the grid with a block for each long row and 32 columns, and the kernel arguments for ``LongRow``."""
         assert self.long is not None
         count = self.long.rows.shape[1]
         return (count * cover(width, 32),), {"long_rows": self.long.rows, "num_long": count}
 
 
 def by_destination(graph: Any) -> Rows:
-    """Positions of a `CSC` by destination."""
+    """Return the positions of a `CSC` by destination."""
     long = graph.long_rows("offsets") if graph.max_in_degree > PART_SIZE else None
     return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 
 def by_source(graph: Any) -> Rows:
-    """Positions of a `CSC` by source."""
+    """Return the positions of a `CSC` by source."""
     offsets, order = graph.prepare()[1:3]
     return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
 
 
 def by_row(graph: Any) -> Rows:
-    """Positions of a `CSC` by row of its edge arrays, without offsets and order if rows equal positions."""
+    """Return the positions of a `CSC` by row of its edge arrays, without offsets and order if rows equal positions."""
     if graph.edges_in_order:
         return Rows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
@@ -242,18 +242,18 @@ def by_row(graph: Any) -> Rows:
 
 
 def edge_ids(graph: Any) -> Any:
-    """Rows of the edge arrays by position; None if rows equal positions."""
+    """Return the rows of the edge arrays by position; None if rows equal positions."""
     return None if graph.edges_in_order else graph.edge_ids
 
 
 def clear_unused(graph: Any, out: Any) -> None:
-    """Set rows of the edge arrays after the last position, which `by_row` omits, to zero."""
+    """Set to zero the rows of an edge array after the last position, which `by_row` omits."""
     if graph.edges_in_order and graph.num_edges > graph.num_positions:
         out[graph.num_positions :].fill(0)
 
 
 def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
-    """Workspace for the sums of parts of long rows; None without long rows."""
+    """Return workspace for the sums of parts of long rows; None without long rows."""
     return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
@@ -280,7 +280,7 @@ def sum_positions(
 ) -> None:
     """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
 
-    To its `arguments` come ``partition``, and the outputs ``out`` for whole rows and ``overflow`` for parts.
+    The kernel also gets ``partition``, and the outputs ``out`` for whole rows and ``overflow`` for parts.
     """
     overflow = overflow_for(kernels, rows, out)
     arguments |= {"partition": rows.partition, "out": out, "overflow": overflow}
@@ -289,7 +289,7 @@ def sum_positions(
 
 
 def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
-    """out[i] = sum of values[position] over the positions of row i."""
+    """Write out[i] = sum of values[position] over the positions of row i."""
     width = out.shape[1]
     lane_bits = min(bits(width), 7)
     arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
@@ -298,7 +298,7 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
-    """Return values[row] for each piece, zero for empty pieces."""
+    """Return the row of `values` for each piece, zero for an empty piece."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
     kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, THREADS),), (THREADS,), **arguments)
@@ -306,7 +306,7 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
 
 
 def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
-    """out[i] = sum over row i's pieces, which are rows of `values`."""
+    """Write out[i] = sum over row i's pieces, which are rows of `values`."""
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
     kernels.launch(

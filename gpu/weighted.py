@@ -78,7 +78,7 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
 
 
 class _Weighted:
-    """Arguments and launches of a call. Missing outputs of the forward operator are computed when needed.
+    """Arguments of a call, and methods that launch its kernels. Missing forward outputs are computed when needed.
 
     Lazy attributes depend on these arguments alone, which do not change, and exist only during the call.
     """
@@ -276,7 +276,7 @@ class _Weighted:
         return (self.embedding.dtype, self.graph.offsets.dtype, *options)
 
     def _grid(self, rows: Rows) -> tuple[int]:
-        """Blocks for all tiles of columns of all pieces."""
+        """Return the grid for all tiles of columns of all pieces."""
         return self.lanes.grid(rows.num_pieces, self.width, self.elements)
 
     def _sum(

@@ -1,7 +1,7 @@
 """Build the CPU version of a kernel file: rewrite its shared arrays, add a table of its instances, compile it.
 
 The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer, and
-``__shared__ T x[n];`` a reference to an allocation of its own; ``cuda_host.h`` handles everything else of CUDA.
+``__shared__ T x[n];`` a reference to a separate allocation; ``cuda_host.h`` handles everything else of CUDA.
 Included ``.cuh`` files are inserted and rewritten in the same way. Only the standard library is used, because meson
 runs this file before anything is installed::
 
@@ -32,10 +32,10 @@ expand_includes = _SOURCES["expand_includes"]
 RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
-# Kernels and runtime are compiled separately, because the race detector must not watch the runtime. Its kernels keep
-# their loops as written, since a loop turned into memset would escape it. Kernels under AddressSanitizer are not
-# optimised, since optimising takes longer than running them. The debug information is chosen so that readers of reports
-# find the lines: addr2line (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) weak functions.
+# Kernels and runtime are compiled separately, because the race detector must not watch the runtime. The race build
+# keeps the loops of kernels, since the detector would miss a loop that became a call of memset. Kernels under
+# AddressSanitizer are not optimised, since optimising takes longer than running them. The debug options keep source
+# lines in reports: addr2line (binutils 2.40) loses the `#line` names of DWARF 5, and libasan (gcc 12) weak functions.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
     "asan": ("-O0", "-gdwarf-4", "-fno-weak", *SANITIZE),
@@ -58,7 +58,7 @@ _MEMBER = re.compile(r"^ {4}(?! )([\w:<>*, ]+?)(\w+);\s*$", re.MULTILINE)
 
 
 def rewrite_shared(text: str) -> str:
-    """Replace every ``__shared__`` declaration by its host form, on the same lines."""
+    """Replace every ``__shared__`` declaration by its host form without changing line numbers."""
     count = 0
 
     def replace(match: re.Match[str]) -> str:
@@ -99,13 +99,13 @@ def _without_comments(text: str) -> str:
 
 
 def struct_members(text: str) -> dict[str, list[str]]:
-    """Return the names of the members of every struct; members are declared one to a line."""
+    """Return the names of the members of every struct; members are declared one per line."""
     structs = _STRUCT.findall(_without_comments(text))
     return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in structs}
 
 
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
-    """Return the parameter names of every ``__global__`` function; members replace parameters that are `structs`."""
+    """Return the parameter names of every ``__global__`` function, with `structs` replaced by their members."""
     parameters: dict[str, list[str]] = {}
     for _, kernel, declarations in _kernels(text):
         names: list[str] = []
@@ -125,7 +125,7 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
 
     def find_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
-        # The type in which half precision is computed (gat_storage.cuh).
+        # Compute<T> is the type in which storage type T is computed (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
         declared = " ".join(declared.split()).removesuffix(" const").replace(" *", "*")
         if not declared.endswith("*"):
@@ -211,7 +211,7 @@ const int cuda_host::num_kernels = {len(entries)};
 
 
 def make_rule(target: Path, files: Iterable[Path]) -> str:
-    """Return the line that names to make, and ninja, the files from which a target was made."""
+    """Return a make rule, also read by ninja, with the files from which a target was made."""
     needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
     return f"{target}: {needed}\n"
 
@@ -255,7 +255,7 @@ def host_build(
 ) -> Path:
     """Return a library with the CPU version of a kernel family; compile it unless the user's cache has it.
 
-    The variant is ``"fast"``, ``"asan"`` or ``"race"``. The key of the cache is a hash of everything that went into a
+    The variant is ``"fast"``, ``"asan"`` or ``"race"``. The cache key is a hash of everything that determines the
     library. Tests pass another kernel file with its instances, or more compiler flags.
     """
     if source is None:
@@ -272,7 +272,7 @@ def host_build(
     digest.update(repr((family, generated)).encode())
     library = folder / f"_host_{family}-{variant}-{digest.hexdigest()[:16]}.so"
     folder.mkdir(parents=True, exist_ok=True)
-    with library.with_suffix(".lock").open("w") as lock:  # one process compiles it, the others wait
+    with library.with_suffix(".lock").open("w") as lock:  # one process compiles the library, the others wait
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.exists():
             library.touch()
@@ -293,8 +293,8 @@ def _remove_unused(folder: Path) -> None:
 def sanitizer_environment() -> dict[str, str]:
     """Return the environment for a Python process that loads an asan library.
 
-    The sanitizer must be loaded first, and Python must leave small objects to malloc, or accesses beyond their ends are
-    not seen. Leaks are not reported: an exiting interpreter leaves many.
+    The sanitizer must be loaded first. Python must allocate small objects by malloc, so that accesses beyond their ends
+    are detected. Leaks are not reported, because an exiting interpreter leaves many.
     """
     compiler = os.environ.get("CXX", "g++").split()
     library = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)

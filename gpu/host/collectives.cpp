@@ -24,8 +24,8 @@ void finish_ballot(Collective& warp) {
 
 namespace {
 
-// source(lane, operand, first, end) names the lane to read from; outside the reach of the shuffle, a lane reads
-// itself.
+// source(lane, operand, first, end) returns the lane to read from; a lane whose source is out of range reads its own
+// value.
 template <class Source>
 void finish_shuffle(Collective& warp, Source source) {
     for (int lane = 0; lane < 32; lane++) {
@@ -63,15 +63,15 @@ namespace {
 
 double bfloat16_value(unsigned bits) { return from_bits<float>(Bits(bits & 0xffffu) << 16); }
 
-// sum + the 8 products left[x] right[x]: exact products, aligned to the largest term's exponent, truncated to 24 bits
-// there, and added; the sum is truncated to float32. That is meant to be worse than any tensor core: studies found that
-// devices of compute capability 8.0 add 8 products at a time, later ones more, and that they keep further bits. An
-// overflow gives infinity.
+// Returns sum plus the 8 products left[x] right[x]. Exact products are aligned to the largest term's exponent, cut to
+// 24 bits there, and added; the result is truncated to float32. This is meant to be less accurate than any tensor core:
+// studies found that devices of compute capability 8.0 add 8 products at a time, that later devices add more, and that
+// they keep further bits. An overflow gives infinity.
 float add_truncated(float sum, const double* left, const double* right) {
     double terms[9], largest = fabs(double(sum)), total = sum;
     terms[8] = sum;
     for (int x = 0; x < 8; x++) {
-        terms[x] = left[x] * right[x];  // 16 bits
+        terms[x] = left[x] * right[x];  // exact: bfloat16 products have 16 bits
         largest = fmax(largest, fabs(terms[x]));
         total += terms[x];
     }
@@ -89,7 +89,7 @@ float add_truncated(float sum, const double* left, const double* right) {
 
 }  // namespace
 
-// The operands of the lanes are as PTX describes them for mma.m16n8k16 with bfloat16 numbers.
+// The lanes have the operands that PTX specifies for mma.m16n8k16 with bfloat16 numbers.
 void finish_multiply_tiles(Collective& warp) {
     double left[16][16], right[8][16];
     const TileOperands* operands[32];

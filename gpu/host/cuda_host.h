@@ -1,14 +1,13 @@
-// CUDA C++ for one operating-system thread of a CPU: included before every kernel source of the host
-// build.
+// Emulation of CUDA C++ by one operating-system thread. The host build includes this header before every kernel source.
 //
 // The same .cu file is compiled by NVRTC for the device and, with this header, by a C++17 compiler for the host.
-// Blocks run one after the other, the threads of a block as fibers (runtime.cpp). A thread gives way only at a barrier
-// or at a warp collective. Where CUDA's behaviour is undefined, and a device would hang or compute garbage (a barrier
+// Blocks run one after the other; the threads of a block are fibers (runtime.cpp), which switch only at a barrier or at
+// a warp collective. Where CUDA's behaviour is undefined, and a device would hang or compute garbage (a barrier
 // that some threads do not reach, a shuffle from a missing lane), the launch ends with an error that names the source
 // line.
 //
-// Only features that kernels use are here. Two are absent on purpose: atomics (results must not depend on the schedule)
-// and __activemask (masks are explicit).
+// The header has only features that kernels use. Two are absent on purpose: atomics (results must not depend on the
+// schedule) and __activemask (masks are explicit).
 #pragma once
 
 // The standard headers come first: libstdc++ uses names such as __noinline__ in its own attributes.
@@ -21,7 +20,7 @@
 #include <type_traits>
 #include <utility>
 
-// One process may load several of these libraries; none may see the other's threadIdx or shared arrays.
+// Symbols are hidden, because a process may load several libraries, each with its own threadIdx and shared arrays.
 #pragma GCC visibility push(hidden)
 
 #define TRIGRAPH_GPU_HOST 1
@@ -34,7 +33,7 @@
 #define __align__(bytes) __attribute__((align(bytes)))
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Vector types, with the alignment the device asks for (the asan build reports a misaligned access)
+// Vector types, with the alignment that the device requires (the asan build reports a misaligned access)
 // ---------------------------------------------------------------------------------------------------------------------
 struct alignas(8) float2 {
     float x, y;
@@ -50,7 +49,7 @@ struct uint3 {
     unsigned int x, y, z;
 };
 
-// The scheduler sets these whenever another thread gets its turn, so that each thread finds its own values here.
+// The scheduler sets these variables at every switch of threads, so that each thread reads its own indices.
 extern uint3 threadIdx;
 extern uint3 blockIdx;
 extern uint3 blockDim;
@@ -58,7 +57,7 @@ extern uint3 gridDim;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Functions that the runtime offers to this header
-// Functions that the runtime offers to this header
+// ---------------------------------------------------------------------------------------------------------------------
 namespace cuda_host {
 
 using Bits = unsigned long long;
@@ -91,7 +90,7 @@ void finish_shuffle_index(Collective& warp);
 void finish_shuffle_xor(Collective& warp);
 void finish_multiply_tiles(Collective& warp);
 
-// What a lane gives to mma.sync.m16n8k16 of bfloat16 numbers, and the sums that it gets back.
+// Operands that a lane passes to mma.sync.m16n8k16 for bfloat16 numbers, and the sums that it receives.
 struct TileOperands {
     const unsigned (&left)[4];
     const unsigned (&right)[2];
@@ -127,7 +126,7 @@ T shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane,
     return from_bits<T>(collective(name, mask, finish, to_bits(value), argument, site));
 }
 
-// A __shared__ array: a separate heap allocation (so that a sanitizer sees its ends), refilled with 0xFF by block.
+// A __shared__ array: a separate heap allocation, whose ends a sanitizer sees, refilled with 0xFF for each block.
 struct SharedArray {
     size_t bytes;
     size_t element_bytes;
@@ -138,8 +137,8 @@ extern Bits block_serial;
 void refill(SharedArray& array, const char* name);
 void* dynamic_shared(const char* name, size_t element_bytes);
 
-// build.py turns each `__shared__ T x[n];` into a reference to this; `declaration` numbers the declarations in the
-// source.
+// build.py turns each `__shared__ T x[n];` into a reference to this function's result; `declaration` numbers the
+// declarations in the source.
 template <class Array, int declaration>
 Array& static_shared(const char* name) {
     static SharedArray array{sizeof(Array), sizeof(std::remove_all_extents_t<Array>), nullptr, 0};
@@ -188,7 +187,7 @@ inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
 
 namespace cuda_host {
 inline void multiply_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
-    TileOperands operands{left, right, sum};  // on the stack of a lane that waits
+    TileOperands operands{left, right, sum};  // remains on the stack while the lane waits
     collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
 }
 }  // namespace cuda_host
@@ -202,7 +201,7 @@ inline unsigned int __float_as_uint(float x) { return cuda_host::bit_cast<unsign
 inline float __int_as_float(int x) { return cuda_host::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned int x) { return cuda_host::bit_cast<float>(x); }
 
-// The device's min and max; for floating-point numbers they are fmin and fmax: a number wins against NaN.
+// The device's min and max. For floating-point numbers they are fmin and fmax, which prefer a number to NaN.
 constexpr int min(int a, int b) { return b < a ? b : a; }
 constexpr int max(int a, int b) { return a < b ? b : a; }
 constexpr long long min(long long a, long long b) { return b < a ? b : a; }
@@ -272,7 +271,7 @@ struct HasMembers : std::false_type {};
 template <class P, size_t... i>
 struct HasMembers<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), Member())...})>> : std::true_type {};
 
-// The arguments of a parameter.
+// Number of arguments for a parameter: 1, or the number of members of a struct.
 template <class P, size_t most = 16>
 constexpr size_t num_arguments() {
     if constexpr (HasMembers<P, std::make_index_sequence<most>>::value) {
@@ -282,7 +281,7 @@ constexpr size_t num_arguments() {
     }
 }
 
-// Make a parameter from its arguments, or from zeros if there are none.
+// Makes a parameter from its arguments, or from zeros if `arguments` is null.
 template <class P, size_t... i>
 P parameter(const Argument* arguments, std::string* types, std::index_sequence<i...>) {
     return P{Member{arguments == nullptr ? nullptr : arguments + i, types}...};

@@ -19,7 +19,7 @@ static void finish_switch(void* fake_stack) {
     const void* stack;
     size_t size;
     __sanitizer_finish_switch_fiber(fake_stack, &stack, &size);
-    if (left->stack == nullptr) {  // the stack of the launching thread becomes known when it is left
+    if (left->stack == nullptr) {  // the launching thread's stack is known only after the first switch
         left->stack = static_cast<char*>(const_cast<void*>(stack));
         left->stack_size = size;
     }
@@ -111,7 +111,7 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     const size_t shift = (size_t(colour) * 448) % 4096 & ~size_t(63);
     fiber.fake_stack = nullptr;
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves its red zones
+    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves red zones behind
 #endif
 #ifdef CUDA_HOST_UCONTEXT
     getcontext(&fiber.context);
@@ -120,8 +120,8 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
 #else
-    // The values that the swap loads. x86-64, as after a call: the return address of `entry` (there is none) at a
-    // multiple of 16, below it `entry` for the swap's ret, and six registers. aarch64: twenty; the twelfth is the link.
+    // The values that the swap loads. x86-64, as after a call: a null return address of `entry` at a multiple of 16,
+    // below it `entry` for the swap's ret, and six registers. aarch64: 20 registers; the link register is the twelfth.
 #ifdef __x86_64__
     constexpr int words = 8, entered = 6;
 #else

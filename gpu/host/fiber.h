@@ -1,7 +1,7 @@
 // Fibers: separate stacks between which one OS thread switches.
 //
-// On x86-64 and aarch64 a switch saves the registers that a callee must keep and swaps the stack pointer; elsewhere
-// ucontext does it, with two system calls. AddressSanitizer is told of every switch, or it would report an overflow.
+// On x86-64 and aarch64 a switch saves the callee-saved registers and swaps the stack pointer; elsewhere ucontext does
+// this, with two system calls. AddressSanitizer must know about every switch, or it would report an overflow.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 namespace cuda_host {
 
-// CUDA's own limit of local memory per thread is 512 KB; pages that are never used cost nothing.
+// CUDA allows 512 KB of local memory per thread. Pages that are never used take no memory.
 constexpr size_t stack_bytes = size_t(1) << 20;
 
 struct Fiber {
@@ -27,20 +27,20 @@ struct Fiber {
 #endif
     char* stack = nullptr;  // lowest usable address; null for the launching thread's own stack
     size_t stack_size = 0;
-    void* fake_stack = nullptr;  // AddressSanitizer's handle while the fiber is away
+    void* fake_stack = nullptr;  // AddressSanitizer's handle while the fiber is suspended
 };
 
-// A stack with a guard page below it. False: no memory.
+// Allocates a stack with a guard page below it; returns false if there is no memory.
 bool allocate_stack(Fiber& fiber);
 
-// Makes the fiber start `entry` at its next turn and forget its earlier work. `entry` must not return.
+// Makes the fiber start `entry` at the next switch to it and drop its earlier work. `entry` must not return.
 // `colour` shifts the top of the stack, so that the most used parts of many stacks do not share one cache set.
 void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 
 // `last`: the running fiber will not return to this point.
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);
 
-// `entry` must call this first.
+// `entry` must call this function first.
 void started();
 
 }  // namespace cuda_host

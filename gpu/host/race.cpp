@@ -1,13 +1,14 @@
 // The race build: finds unordered accesses, reads of uninitialised shared memory and accesses out of bounds.
 //
 // The kernels are compiled with -fsanitize=thread, which inserts a call before every access to memory; libtsan is not
-// linked, the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that records
-// who wrote and who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by
-// the lane. Within a block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks);
-// blocks are never ordered. Shuffles and votes order nothing. A launch stops at the first error.
+// linked; this file defines the functions. A cell for every few bytes of the launch's arrays and of shared memory
+// records which threads wrote and read them, and when: block, number of __syncthreads so far, and number of __syncwarp
+// that the lane has passed. Within a block, a barrier orders all accesses; within a warp, __syncwarp orders those of
+// the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes order nothing. A launch stops at
+// the first error.
 //
 // Not detected: accesses to __device__ variables and beyond local arrays; and, among more than four unordered readers
-// of a cell, pairs whose reads were not kept. Kernels here have no atomics.
+// of a cell, pairs whose reads were not kept. Kernels have no atomics.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -133,7 +134,7 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          element_text(region, address).c_str(), code, whose.c_str(), did, other.code);
 }
 
-// Names the array whose end (or start) is nearest.
+// Reports an access outside of all arrays with the name of the array whose end (or start) is nearest.
 [[noreturn]] void report_outside(uintptr_t address, Access access, uint32_t code) {
     const auto distance = [&](const Region& region) {
         return address < region.begin ? region.begin - address : address - region.end;
@@ -152,8 +153,8 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Keeps a read. It replaces a read that is ordered before it, or its thread's own; else it takes a free entry, else the
-// entry of a lane whose warp has two.
+// Records a read in the first entry that is free, or whose read is ordered before it or by the same thread; else in an
+// entry of a warp that has two. Otherwise the read is not kept.
 void keep(Cell& cell, const Stamp& stamp) {
     int place = -1;
     for (int i = 0; i < max_reads; i++) {
@@ -235,7 +236,7 @@ void check(const volatile void* pointer, size_t bytes, Access access, void* retu
     }
 }
 
-// Arrays that share memory become one region.
+// Adds the arrays of a launch; arrays that share memory become one region.
 void add_arrays(const Kernel& kernel, const Argument* arguments) {
     struct Array {
         uintptr_t begin;

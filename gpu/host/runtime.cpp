@@ -1,13 +1,13 @@
 // The scheduler: blocks in sequence, the threads of a block as fibers, barriers and warp collectives between them.
 //
 // A thread that never waits costs a function call: the fiber on which it ran starts the next thread. Only a thread that
-// waits keeps its fiber, and another fiber takes over. Any error inside a kernel ends in fail() or, if the system
+// waits keeps its fiber, and another fiber continues. Any error inside a kernel ends in fail() or, if the system
 // refuses memory, in refuse(): they abandon all fibers and return to the caller of cuda_host_launch with a message.
 //
 // A launch allocates memory only for stacks and shared arrays. Everything else is allocated statically, since reporting
 // refused memory in C++ may itself need memory.
 
-// The standard headers come before ours, which redefine words that they use.
+// The standard headers come first, because this project's headers redefine names that they use.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ uint3 gridDim;
 namespace cuda_host {
 
 constexpr unsigned max_threads = 1024;
-constexpr size_t max_shared_bytes = 227 * 1024;  // the most any device grants a block
+constexpr size_t max_shared_bytes = 227 * 1024;  // the maximum for a block on any device
 
 enum class Order : int { forward, reverse, random };
 enum class State : unsigned char { unstarted, running, at_barrier, at_collective, returned };
@@ -40,13 +40,13 @@ enum Status : int { succeeded = 0, refused = 1, failed = 2, no_memory = 3 };
 struct Thread {
     State state;
     Fiber* fiber;
-    const char* operation;  // the operation for which it waits
+    const char* operation;  // the operation at which the thread waits
     Site site;
     unsigned mask;
     Bits result;
 };
 
-// The collectives of one warp that still wait for lanes: bit i of `open` says whether entry i is one.
+// The collectives of one warp that still wait for lanes: bit i of `open` is set if pending[i] is in use.
 struct Warp {
     unsigned open;
     unsigned absent;  // lanes that have returned or that the block does not have
@@ -85,7 +85,7 @@ unsigned turns[max_threads];   // ranks in the order in which threads start
 Warp warps[max_threads / 32];
 unsigned num_fibers = 0;
 unsigned num_idle = 0;
-unsigned ready[max_threads];  // ring of the ranks that can continue
+unsigned ready[max_threads];  // ring buffer of the ranks that can continue
 unsigned first_ready = 0;
 unsigned num_ready = 0;
 unsigned num_started = 0;
@@ -93,10 +93,10 @@ unsigned num_returned = 0;
 unsigned num_at_barrier = 0;
 std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
 
-// Equal texts usually have one address.
+// Equal texts usually have the same address, which is compared first.
 bool same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
-// Null if there is none. The size is exact, so that a sanitizer sees the end.
+// Returns null if there is no memory. The size is exact, so that a sanitizer sees the end.
 void* allocate(size_t bytes) {
     void* memory = nullptr;
     return posix_memalign(&memory, 128, bytes) == 0 ? memory : nullptr;
@@ -128,7 +128,7 @@ void note_refusal(const char* what, size_t bytes) {
     Fiber& from = *running_fiber;
     running_fiber = &main_fiber;
     switch_fiber(from, main_fiber, true);
-    abort();  // not reached: nobody switches back to an abandoned fiber
+    abort();  // not reached: no fiber switches back to an abandoned one
 }
 
 [[noreturn]] void refuse(const char* what, size_t bytes) {
@@ -205,7 +205,7 @@ std::string waiting_text(const Thread& thread) {
     return text + " (" + site_text(thread.site) + ")";
 }
 
-// No thread can continue: reports where each of them is.
+// Reports where each thread waits; called if no thread can continue.
 [[noreturn]] void deadlock() {
     struct Group {
         unsigned first;
@@ -265,7 +265,7 @@ void worker() {
     started();
     try {
         run_threads();
-    } catch (const std::bad_alloc&) {  // of the text of a message
+    } catch (const std::bad_alloc&) {  // thrown while a message was composed
     }
     refuse("a message", launch.message_capacity);
 }
@@ -316,7 +316,7 @@ void run_grid(Bits num_blocks) {
     }
 }
 
-// Returns false without memory.
+// Prepares a launch; returns false if the system refuses memory.
 bool begin_launch() {
     for (unsigned rank = 0; rank < launch.num_threads; rank++) {
         threads[rank] = Thread{};
@@ -402,7 +402,7 @@ void barrier(Site site) {
 
 namespace {
 
-// Returns the entry of the warp for this call: one that waits with the same mask, else a new one.
+// Returns the warp's entry for a collective: a pending entry with the same mask, else a new one.
 Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
     for (unsigned open = warp.open; open != 0; open &= open - 1) {
         Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
@@ -414,7 +414,7 @@ Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
             return pending;
         }
     }
-    const unsigned slot = unsigned(__builtin_ctz(~warp.open));  // each open entry has a waiting lane: 32 are enough
+    const unsigned slot = unsigned(__builtin_ctz(~warp.open));  // 32 are enough: each open entry has a waiting lane
     warp.open |= 1u << slot;
     Warp::Pending& pending = warp.pending[slot];
     pending.call.name = name;
@@ -503,7 +503,7 @@ EXPORT const char* cuda_host_kernel_name(int kernel) { return cuda_host::kernels
 
 EXPORT const char* cuda_host_kernel_parameters(int kernel) { return cuda_host::kernels[kernel].parameters; }
 
-// Valid until the next call.
+// The text is valid until the next call.
 EXPORT const char* cuda_host_kernel_signature(int kernel) {
     static std::string text;
     text = cuda_host::kernels[kernel].signature();
@@ -545,7 +545,7 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
             race_end_launch();
 #endif
         }
-    } catch (const std::bad_alloc&) {  // of the race detector, or of the random order of blocks
+    } catch (const std::bad_alloc&) {  // thrown by the race detector or for the random order of blocks
         note_refusal("the order of blocks", Bits(grid[0]) * grid[1] * grid[2] * sizeof(Bits));
     }
     launch.in_progress = false;

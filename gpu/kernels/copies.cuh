@@ -1,5 +1,5 @@
 // Copies from global to shared memory that continue while the thread computes (cp.async). Devices of compute capability
-// 7.5 copy at once. In gpu-host, `wait` copies, so that a kernel that does not wait finds old values.
+// 7.5 copy synchronously. In gpu-host, `wait` performs the copies, so that a kernel that does not wait reads old values.
 #pragma once
 
 #include "rows.cuh"
@@ -16,7 +16,7 @@ struct Copies {
     int count = 0;
 #endif
 
-    // to[i] = from[i] if `any`, else 0, for i < n; `n` values have 4, 8 or 16 bytes and are aligned to that.
+    // Begins to set to[i] = from[i] if `any`, else 0, for i < n. The n values have 4, 8 or 16 bytes and that alignment.
     template <int n, class T> __device__ void begin(T* to, const T* from, bool any) {
         constexpr int bytes = n * int(sizeof(T));
 #if defined(TRIGRAPH_GPU_HOST)
@@ -35,11 +35,11 @@ struct Copies {
 #endif
     }
 
-    // Waits for the copies of this thread; those of others are there after __syncthreads().
+    // Waits for the copies of this thread; the copies of other threads are complete after __syncthreads().
     __device__ void wait() {
 #if defined(TRIGRAPH_GPU_HOST)
         for (int i = 0; i < count; i++) {
-            for (int b = 0; b < begun[i].bytes; b += 4) {  // 4 bytes at a time, as the race detector sees arrays
+            for (int b = 0; b < begun[i].bytes; b += 4) {  // the race detector records accesses by 4 bytes
                 unsigned word = 0;
                 if (begun[i].any) {
                     memcpy(&word, begun[i].from + b, 4);
@@ -54,8 +54,8 @@ struct Copies {
     }
 };
 
-// The first `num` of `length` values of the first `num_lines` of `lines` lines, zeros in place of others, copied 16 bytes
-// at a time if `wide`. Lines are `pitch` apart in global and `stride` in shared memory.
+// Begins to copy the first `num` of `length` values of the first `num_lines` of `lines` lines, and zeros for the others,
+// 16 bytes at a time if `wide`. Lines are `pitch` elements apart in global memory and `stride` in shared memory.
 template <int lines, int length, int stride, class T>
 __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int num_lines, int num, bool wide, T* to) {
     constexpr int pack = 16 / int(sizeof(T)), packs = length / pack;

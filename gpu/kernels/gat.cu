@@ -1,15 +1,15 @@
-// Graph attention. For every head and position p (an in-edge of i from j, e its row): score = a_s.x_j + a_d.x_i +
+// Graph attention. For every head and position p (an in-edge of i from j, edge row e): score = a_s.x_j + a_d.x_i +
 // a_e.f_e, logit = act(score), alpha = softmax of the logits over the in-edges of i, out_i = sum alpha x_j. gpu/gat.py
 // states the formulas and launches the kernels. Null pointers omit a term or an output; with null edge_ids, rows of
 // edge arrays equal positions.
 //
 // S is the storage type of embeddings and their gradients; scores, sums and weights have type Compute<S>. Rows of
 // embeddings are (num_heads, dim_head); alpha is (num_heads, num_positions), other arrays over positions are
-// (num_positions, num_heads). The columns of a lane belong to one head.
+// (num_positions, num_heads). All columns of a lane belong to one head.
 #include "gat_backward.cuh"
 #include "gat_heads.cuh"
 
-// out[row] = sum of the overflow rows of its parts, for every long row.
+// For every long row: out[row] = sum of the overflow rows of its parts.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
 reduce_long_rows(const Compute<S>* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long,
@@ -23,7 +23,7 @@ reduce_long_rows(const Compute<S>* __restrict__ overflow, const I* __restrict__ 
     }
 }
 
-// What sources, destinations and edges have.
+// A value each for sources, destinations and edges.
 template <class V> struct ByKind {
     V src;
     V dst;
@@ -35,7 +35,7 @@ template <class V> struct ByKind {
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
 // out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each with
-// its own weights; one group of lanes per row and head. For a tangent, a pair has one factor's tangent.
+// its own weights; one group of lanes per row and head. For tangents, each pair contains the tangent of one factor.
 template <class S, bool wide>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Compute<S>* __restrict__ a_2,
@@ -71,7 +71,7 @@ gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Co
     }
 }
 
-// stats of every long row from those of its parts; a block processes 32 heads.
+// Combines the stats of the parts of every long row; a block processes 32 heads.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 combine_softmax_stats(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long,
@@ -115,8 +115,8 @@ template <class T> struct SoftmaxStats {
     __device__ T alpha(T logit) const { return exp(logit - shift) / total; }
 };
 
-// Step 1: the softmax of the in-edges of a piece. `target`, if not null, gets the largest logit and, `stride` behind
-// it, the sum of exp(logit - largest).
+// Step 1: returns the softmax of the in-edges of a piece. Unless `target` is null, target[0] gets the largest logit and
+// target[stride] the sum of exp(logit - largest).
 template <class T, class I>
 __device__ SoftmaxStats<T> softmax_of_piece(const HeadEdges<T, I>& edges, const HeadLanes& lanes, T* target,
                                             int stride) {
@@ -127,7 +127,7 @@ __device__ SoftmaxStats<T> softmax_of_piece(const HeadEdges<T, I>& edges, const 
         largest = value > largest ? value : largest;
     }
     largest = lanes.max_over_slots(largest);
-    const T shift = largest == lowest ? T(0) : largest;  // so that exp(-inf) is 0 even if all terms are
+    const T shift = largest == lowest ? T(0) : largest;  // avoids NaN if all logits are -infinity
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.slot(); e < edges.size; e += lanes.slots(), k++) {
@@ -141,7 +141,7 @@ __device__ SoftmaxStats<T> softmax_of_piece(const HeadEdges<T, I>& edges, const 
     return {shift, total};
 }
 
-// Step 2: sum alpha x over the in-edges of a piece, for a lane's columns of x, which has rows of `width`.
+// Step 2: sums alpha x over the in-edges of a piece for a lane's columns of x, whose rows have `width` elements.
 template <int n, class S, class I>
 __device__ Pack<Compute<S>, n> sum_of_sources(const HeadEdges<Compute<S>, I>& edges, const HeadLanes& lanes,
                                               const SoftmaxStats<Compute<S>>& softmax, const S* x, int width,
@@ -170,16 +170,16 @@ __device__ Pack<Compute<S>, n> sum_of_sources(const HeadEdges<Compute<S>, I>& ed
     return sums_over_positions(lanes.all(), sum);
 }
 
-// Steps of gat_forward: the statistics of a piece for each head, that is its largest logit and the sum of exp(logit -
-// largest); then scores and output, which need the statistics of the whole row. A group of lanes performs both for a
-// whole row. For parts of long rows they are separate launches, and combine_softmax_stats combines the statistics in
-// between.
+// Steps of gat_forward: first the statistics of a piece for each head, its largest logit and the sum of exp(logit -
+// largest); then scores and output, which need the statistics of the whole row. A group of lanes performs both steps
+// for a whole row. For parts of long rows, the steps are separate launches, and combine_softmax_stats combines the
+// statistics in between.
 
 template <class S, class I, bool concat>
 constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>, I> : 4) - int(sizeof(S) == 2);
 
-// The output of the pieces `begin` .. `end` - 1, with heads concatenated if `concat`, else averaged. Heads wider than a
-// group's columns are divided into chunks of columns, one for each block; if `out` is null, all blocks process whole
+// Computes the output of pieces `begin` .. `end` - 1, with heads concatenated if `concat`, else averaged. Heads wider than a
+// group's columns are divided into chunks of columns, one for each block; if `out` is null, each block processes whole
 // heads.
 //   steps           the steps to perform: both for whole rows, one of them for the parts of long rows
 //   begin, end      the pieces
@@ -191,10 +191,10 @@ constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>
 //   lanes           lanes of a group
 //   num_positions   positions of the graph
 //   stats           statistics of every row, (num_dst, 2, num_heads), read by OUTPUT_STEP alone; null: not written
-//   stats_overflow  of every part, written
+//   stats_overflow  statistics of every part, written
 //   softmax_scores  logit and alpha of every position, (2, num_heads, num_positions), written
 //   out             sum alpha x of every row, written
-//   overflow        of every part, written
+//   overflow        sum alpha x of every part, written
 template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(THREADS, forward_blocks_per_sm<S, I, concat>)
 gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, int dim_head,
@@ -228,7 +228,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         if (!(steps & OUTPUT_STEP)) {
             continue;
         }
-        // A function of its own for this loop takes 20 registers more.
+        // Moving this loop into a function would take 20 more registers.
         for (int e = lanes.slot(); e < edges.size && softmax_scores != nullptr && chunk == 0; e += lanes.slots()) {
             T* const target = softmax_scores + h * num_positions + piece.begin + e;
             target[0] = edges.logit(e);
@@ -257,9 +257,9 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
 
 template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S) == 2 ? 3 + concat : 5;
 
-// Second order of the output, out[row] = sum alpha_dot x + alpha x_dot over its positions, of the records in `records`
-// (see InEdges). Heads are concatenated if `concat`, else averaged.
-//   records     of every position and head, with the second order's alpha_dot and alpha
+// Computes out[row] = sum of alpha_dot x + alpha x_dot over the row's positions, for the second order. Heads are
+// concatenated if `concat`, else averaged.
+//   records     alpha_dot and alpha of every position and head (see InEdges)
 //   x, x_dot    embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
 //   partition   positions by destination
 //   indices     source of every position
@@ -267,7 +267,7 @@ template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S
 //   dim_head    columns of a head
 //   lanes       lanes of a group
 //   out         out_dot of every row, written
-//   overflow    of every part, written
+//   overflow    out_dot of every part, written
 template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(THREADS, aggregate_blocks_per_sm<S, concat>)
 gat_aggregate(const Compute<S>* __restrict__ records, const S* __restrict__ x, const S* __restrict__ x_dot,
@@ -339,10 +339,11 @@ template <class I> struct Cotangent {
 template <class S, class I>
 constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int(sizeof(S) == 2);
 
-// The gradient of an embedding. With the record c of a position and head (see InEdges) and its sums C over the
-// positions of a row: out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_dot[h] C_2, and sums[row] = C_1 and, in second order, C_2.
-//   records        of every position and head
-//   g              gradient of the output, (num_dst, num_heads or 1, dim_head); null: without its term
+// Computes the gradient of an embedding. With the record c of a position and head and the sums C of the records over
+// the positions of a row: out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_dot[h] C_2, and sums[row] = C_1 and, in second
+// order, C_2.
+//   records        records of every position and head (see InEdges)
+//   g              gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   partition      positions by source, by destination or by edge row
 //   order          position of every entry of a row; null: the entry itself
 //   destinations   destination of every position
@@ -410,7 +411,7 @@ gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, con
     }
     if (target.out != nullptr) {
 #pragma unroll
-        for (int r = 0; r < n && piece.size > 0; r++) {  // skip weights without edges, which may be NaN
+        for (int r = 0; r < n && piece.size > 0; r++) {  // a row without edges skips the weights, which may be NaN
             total.at[r] += target.a[place.column + r] * c_1;
             total.at[r] += target.a_dot != nullptr ? target.a_dot[place.column + r] * c_2 : T(0);
         }

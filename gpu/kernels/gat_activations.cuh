@@ -1,5 +1,5 @@
-// Activations of attention scores with two derivatives. Masks select values and treat NaN as positive; derivatives at 0
-// are those of the negative side. Differences such as 1 - tanh^2 are computed without cancellation.
+// Activations of attention scores and their first two derivatives. Comparisons treat NaN as positive; at 0, derivatives
+// are taken from the negative side. Differences such as 1 - tanh^2 are computed without cancellation.
 #pragma once
 
 #include "constants.cuh"
@@ -9,7 +9,7 @@ template <class T> struct Activation {
     T negative_slope;
 
     __device__ static bool positive(T x) { return !(x <= T(0)); }
-    // Derivatives of the sigmoid s: s (1 - s), and minus that times 2 s - 1.
+    // First and second derivatives of the sigmoid s: bell = s (1 - s) and bell_slope = -bell (2 s - 1).
     __device__ static T bell(T x) {
         const T e = exp(-fabs(x));
         return e / ((T(1) + e) * (T(1) + e));
@@ -35,7 +35,7 @@ template <class T> struct Activation {
         }
     }
 
-    // The first derivative at x, times t.
+    // Returns the first derivative at x times t.
     __device__ T slope(T x, T t) const {
         switch (kind) {
         case activation_relu:
@@ -53,7 +53,7 @@ template <class T> struct Activation {
         }
     }
 
-    // The second derivative at x, times t.
+    // Returns the second derivative at x times t.
     __device__ T curvature(T x, T t) const {
         switch (kind) {
         case activation_elu:

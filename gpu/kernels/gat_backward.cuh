@@ -1,19 +1,20 @@
-// Per-edge derivatives of graph attention, and the gradient with respect to the destinations (gat.cu has the sums).
-// Names are those of docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot,
-// u_dot = g.x_dot, with <> for means over the in-edges by alpha.
+// Per-edge derivatives of graph attention, and the gradient with respect to the destinations (gat.cu sums the former).
+// Names follow docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot,
+// u_dot = g.x_dot, where <> is the mean over the in-edges weighted by alpha.
 #pragma once
 
 #include "gat_heads.cuh"
 
-// The softmax: alpha of every position, (num_heads, num_positions), or if null the statistics to compute it.
+// The softmax: alpha of every position, (num_heads, num_positions), or the statistics of every row if `alpha` is null.
 template <class T> struct Softmax {
     const T* alpha;
     const T* stats;  // see gat_forward
     long long num_positions;
 };
 
-// The gradient of an embedding's rows, to which a C_1 + a_dot C_2 contributes with the sums C over a row's positions of
-// grad_score and, in second order, of grad_score_dot; and these sums, (1 or 2, num_heads). Parts have separate rows.
+// Outputs for the gradient of an embedding's rows, which contains a C_1 + a_dot C_2: C_1 and, in second order, C_2 are
+// the sums of grad_score and grad_score_dot over a row's positions. They are written to `sums`, (1 or 2, num_heads) for
+// each row. The overflow arrays have a row for each part.
 template <class S> struct RowGradient {
     const Compute<S>* a;
     const Compute<S>* a_dot;
@@ -43,7 +44,7 @@ template <class T> struct EdgeTerms {
 };
 
 // The in-edges of a piece for one head, and their records: alpha and grad_score or, in second order, alpha_dot,
-// grad_score, grad_score_dot and alpha. Before the cotangents, their places contain u and u_dot.
+// grad_score, grad_score_dot and alpha. Step 3 overwrites u and u_dot, which the records contain before, at `u_at`.
 template <class T, class I, bool second> struct InEdges {
     static constexpr int per_edge = second ? 4 : 2, alpha_at = second ? 3 : 0, u_at = second ? 0 : 1;
 
@@ -76,8 +77,8 @@ template <class T, class I, bool second> struct InEdges {
     }
 };
 
-// Writes u and, if `second`, u_dot of the in-edges of a piece to their records; x_dot may be null. `g` belongs to the
-// row of the piece and this head.
+// Writes u and, if `second`, u_dot of the in-edges of a piece to their records; x_dot may be null. `g` is the gradient
+// of the piece's row and head.
 template <int n, class S, class I, bool second>
 __device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadLanes& lanes, const S* g, const S* x,
                         const S* x_dot, int dim_head, int concat_heads) {
@@ -145,7 +146,7 @@ __device__ Means<T> write_alpha(const InEdges<T, I, second>& edges, const HeadLa
     return {mean_u, second ? lanes.sum_over_slots(logit_dot.value()) : T(0), T(0)};
 }
 
-// Step 2: the mean of t.
+// Step 2: returns the mean of t.
 template <class T, class I>
 __device__ T mean_of_t(const InEdges<T, I, true>& edges, const HeadLanes& lanes, const Means<T>& means) {
     Sum<T> t;
@@ -157,7 +158,7 @@ __device__ T mean_of_t(const InEdges<T, I, true>& edges, const HeadLanes& lanes,
     return lanes.sum_over_slots(t.value());
 }
 
-// Sums over the in-edges of a piece, for one head; in first order both are that of grad_score.
+// Sums over the in-edges of a piece for one head; in first order, both are the sum of grad_score.
 template <class T> struct CotangentSums {
     T grad_score;
     T grad_score_dot;
@@ -198,7 +199,7 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
     for (int c = n * lanes.of_head().column(); c < dim_head; c += n << lanes.column_bits) {
         Pack<T, n> total{};
 #pragma unroll
-        for (int r = 0; r < n && head.size > 0; r++) {  // skip weights without edges, which may be NaN
+        for (int r = 0; r < n && head.size > 0; r++) {  // a piece without edges skips the weights, which may be NaN
             const int column = head.h * dim_head + c + r;
             const T by_dot = target.a_dot != nullptr ? target.a_dot[column] * sums.grad_score_dot : T(0);
             total.at[r] = target.a[column] * sums.grad_score + by_dot;
@@ -209,28 +210,28 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
     }
 }
 
-// Steps of gat_backward: u, alpha and means; the mean of t (second order); cotangents and their sums. A group of lanes
-// performs all of them for a whole row and some heads. For parts of long rows they are separate launches, between which
-// finish_rows adds the parts' means, because each step needs means over whole rows from the previous one.
+// Steps of gat_backward: (1) u, alpha and means; (2) the mean of t, in second order; (3) cotangents and their sums. A
+// group of lanes performs all steps for a whole row and some heads. For parts of long rows, the steps are separate
+// launches, between which finish_rows adds the parts' means, because each step needs means over whole rows.
 
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
 
-// The records of all in-edges (see InEdges), and the gradient of the destinations.
+// Computes the records of all in-edges (see InEdges) and the gradient of the destinations.
 //   steps           the steps to perform: ALL_STEPS for whole rows, one of them for the parts of long rows
 //   g               gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   x, x_dot        embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
 //   dim_head        columns of a head
 //   concat_heads    whether the output has all heads side by side; otherwise their mean
-//   softmax         alpha, or what it is computed from
+//   softmax         alpha, or the statistics from which alpha is computed
 //   scores          scores by node and edge row
-//   scores_dot      their tangents
+//   scores_dot      tangents of the scores
 //   act             activation of scores
 //   partition       positions by destination
 //   lanes           lanes of a group
-//   records         of every position and head, written
-//   means           of the long rows: (num_heads) of u or, in second order, (3, num_heads) of u, logit_dot and t
-//   parts_of_means  contributions of the parts of long rows to them, written
+//   records         records of every position and head, written
+//   means           means over long rows: u, (num_heads), or in second order u, logit_dot and t, (3, num_heads)
+//   parts_of_means  contributions of the parts of long rows to `means`, written
 //   target          gradient of the destinations, written
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, backward_blocks_per_sm<S, I, second>)
@@ -275,7 +276,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
         if (steps & SECOND_STEP) {
             mean.t = mean_of_t(edges, lanes, mean);
             if (!whole && writes) {
-                of_part[2 * num_heads + h] = mean.t;  // the others are still contributions of this part
+                of_part[2 * num_heads + h] = mean.t;  // u and logit_dot remain this part's contributions
             }
         }
     }

@@ -1,12 +1,12 @@
-// Scores, lanes and stores of graph attention: what gat.cu and gat_backward.cuh share. In docs/maths.md score is r,
-// logit s = act(score), alpha the softmax of the logits; i is a destination, j a source, p a position.
+// Scores, lanes and stores of graph attention, shared by gat.cu and gat_backward.cuh. docs/maths.md calls the score r
+// and the logit s = act(score); alpha is the softmax of the logits, i a destination, j a source, p a position.
 #pragma once
 
 #include "gat_activations.cuh"
 #include "rows.cuh"
 #include "gat_storage.cuh"
 
-// Scores by node and by row of the edge arrays, (n, num_heads) each, and their sum at position p into row i.
+// Scores by node and by row of the edge arrays, (n, num_heads) each; `score` adds them for position p of row i.
 template <class T, class I> struct Scores {
     const T* src;
     const T* dst;
@@ -23,7 +23,7 @@ template <class T, class I> struct Scores {
     }
 };
 
-// Lanes of gat_forward and gat_backward: along the columns of a head, then heads, then positions.
+// Lanes of gat_forward and gat_backward: first along the columns of a head, then along heads, then along positions.
 struct HeadLanes {
     int column_bits;
     int head_bits;
@@ -50,8 +50,8 @@ struct HeadLanes {
     }
 };
 
-// The in-edges of a piece for one head. The lanes of a group share the piece, but not the head: `size` is 0 for those
-// without a head of their own, which still take part in what lanes exchange.
+// The in-edges of a piece for one head. The lanes of a group share the piece, but not the head: `size` is 0 for lanes
+// without a head, which still take part in shuffles.
 template <class T, class I> struct HeadEdges {
     const Scores<T, I>& scores;
     const Activation<T>& act;
@@ -85,7 +85,7 @@ __device__ void store_columns(const RowPartition<I>& partition, long long s, int
     }
 }
 
-// Writes the sums of one head to a row of `count` by num_heads.
+// Writes the sums of one head to a row of shape (count, num_heads).
 template <int count, class T>
 __device__ void store_of_head(T* row, int num_heads, int h, T sum, T second_sum) {
 #pragma unroll

@@ -1,6 +1,6 @@
 // Storage types of arrays: a kernel with storage type S computes in Compute<S>, reads with `value` and writes with
-// `rounded`. 16-bit types are plain bits, because not every host compiler supports such numbers; they are computed in
-// float and rounded to nearest, ties to even.
+// `rounded`. The 16-bit types store only bits, because not every host compiler has such types. Kernels compute with
+// float in their place and round to nearest, ties to even.
 #pragma once
 
 struct float16 {
@@ -50,10 +50,10 @@ __device__ inline float16 rounded_to_float16(float value) {
     if (magnitude > 0x7f800000u) {
         return {(unsigned short)(sign | 0x7e00u)};  // NaN
     }
-    if (magnitude >= 0x47800000u) {  // 65536 and above
+    if (magnitude >= 0x47800000u) {  // 65536 and above become infinity
         return {(unsigned short)(sign | 0x7c00u)};
     }
-    // Subnormal: float numbers from 0.5 to 1 have the required spacing.
+    // Subnormal: float numbers from 0.5 to 1 have the spacing of subnormal float16 numbers.
     if (magnitude < 0x38800000u) {
         const float shifted = __uint_as_float(magnitude) + 0.5f;
         return {(unsigned short)(sign | (__float_as_uint(shifted) - 0x3f000000u))};

@@ -1,21 +1,21 @@
-// Hyper-dual numbers: value + along_a e + along_c h + both eh with e^2 = h^2 = 0, whose functions are their derivatives.
+// Hyper-dual numbers value + along_a e + along_c h + both eh with e^2 = h^2 = 0: functions of them give derivatives.
 //
-// With cotangents a = gg_ and c = ggg_ of the inputs x, and g + c_g h of the outputs, where g = grad_ and c_g = ggg_grad_,
-// bwd3 is the gradient of the coefficient of eh of <g + c_g h, F(x + a e + c h)>: in g the coefficient of eh of F, in x that of
-// eh of bwd, and in a that of h of bwd, all of hyper-dual numbers.
+// Let a = gg_, c = ggg_, g = grad_ and c_g = ggg_grad_. Then bwd3 is the gradient of the coefficient of eh in
+// <g + c_g h, F(x + a e + c h)>. Its field for g is the coefficient of eh in F, its field for x the coefficient of eh in
+// bwd, and its field for a the coefficient of h in bwd, with F and bwd evaluated for hyper-dual numbers.
 #pragma once
 
 template <class T> struct HyperDual {
     T value = T(0), along_a = T(0), along_c = T(0), both = T(0);
 };
 
-// Element i of an input with its directions; one that is a null pointer is zero.
+// Loads element i of an input and its two directions; a direction that is a null pointer is zero.
 template <class T>
 __device__ __forceinline__ HyperDual<T> load_input(const T* value, const T* along_a, const T* along_c, long long i) {
     return {value[i], along_a != nullptr ? along_a[i] : T(0), along_c != nullptr ? along_c[i] : T(0), T(0)};
 }
 
-// Element i of a gradient of an output, g + c_g h.
+// Loads element i of the gradient of an output, g + c_g h.
 template <class T> __device__ __forceinline__ HyperDual<T> load_gradient(const T* value, const T* along_c, long long i) {
     return load_input<T>(value, nullptr, along_c, i);
 }
@@ -37,7 +37,7 @@ template <class T> __device__ __forceinline__ HyperDual<T> operator*(T a, const 
     return {a * x.value, a * x.along_a, a * x.along_c, a * x.both};
 }
 
-// f(x), given f, f' and f'' at its value.
+// Returns f(x), given f, f' and f'' at x.value.
 template <class T> __device__ __forceinline__ HyperDual<T> function_of(const HyperDual<T>& x, T f, T d1, T d2) {
     return {f, d1 * x.along_a, d1 * x.along_c, d1 * x.both + d2 * (x.along_a * x.along_c)};
 }

@@ -1,9 +1,9 @@
-// Products of matrices by tiles: of tall ones with small ones, and of transposed tall ones with tall ones.
+// Tiled products of a tall matrix with a small one, and of a transposed tall matrix with a tall one.
 //
 // A block of THREADS threads computes `rows` by `cols` elements. It loops over the depth in steps of 16, with both
-// factors of a step in shared memory while those of the next step are copied there. A thread has 8 by `lane_cols` sums in
-// registers. The sum of a step is rounded separately, to avoid long chains of additions. An element depends bitwise only
-// on its row of `left` and its column of `right`, not on the number of rows, as in a library's product, nor on the tile.
+// factors of a step in shared memory while the factors of the next step are copied there. A thread has 8 by `lane_cols`
+// sums in registers. The sum of a step is rounded separately, to avoid long chains of additions. An element depends
+// bitwise only on its row of `left` and its column of `right`; unlike in a library, the number of rows has no effect.
 #pragma once
 
 #include "copies.cuh"
@@ -12,14 +12,14 @@
 
 constexpr int matrix_depth = tensor_depth;  // depth of a step
 
-// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 template <class T> constexpr int matrix_blocks_per_sm = 2;
 
 // Rows of a tile of `multiply`.
 template <class T> constexpr int matrix_rows = MATRIX_ROWS * 4 / int(sizeof(T));
 
-// A matrix with contiguous rows, `pitch` apart, from the tile's first element on. Elements beyond `rows` and `cols` are
-// not read and count as zero.
+// A matrix from the tile's first element on, with contiguous rows, `pitch` elements apart. Elements beyond `rows` and
+// `cols` are not read and count as zero.
 template <class T> struct TileSource {
     const T* at;
     long long pitch;
@@ -33,13 +33,13 @@ template <class T> struct TileSource {
     }
 };
 
-// Where a tile's elements are stored, as `TileSource`.
+// The destination of a tile's elements; see `TileSource`.
 template <class T> struct TileTarget {
     T* at;
     long long pitch;
     int rows;
     int cols;
-    bool add;   // to what is there
+    bool add;   // whether to add to the elements instead of replacing them
     bool wide;  // whether 16 bytes can be accessed at a time
 
     __device__ TileTarget(T* at, long long pitch, int rows, int cols, bool add)
@@ -69,7 +69,7 @@ template <class T> struct TileTarget {
     }
 };
 
-// Right parts in shared memory, `right_words` for all lanes of a warp.
+// Right parts in shared memory: `right_words` words for all lanes of a warp.
 constexpr int right_words = 192;
 __device__ inline void store_right(const RightParts& parts, unsigned* to) {
 #pragma unroll
@@ -88,17 +88,17 @@ __device__ inline RightParts load_right(const unsigned* from) {
     return parts;
 }
 
-// Rows of the left factor are its result's rows if not `transposed`, else the depth.
+// The rows of the left factor are the rows of the product, or the depth if `transposed`.
 template <class T, int rows, int cols, bool transposed> struct TileProduct {
     static constexpr int lane_rows = 8, lanes_m = rows / lane_rows, lanes_n = THREADS / lanes_m;
     static constexpr int lane_cols = cols / lanes_n, run = lane_cols < 4 ? lane_cols : 4;
     static constexpr int pack = 16 / int(sizeof(T));
-    // Strides in shared memory, by which the accesses of a warp fall into different banks, those of a tensor core, too.
+    // Strides in shared memory that spread the accesses of a warp, also for tensor cores, over different banks.
     static constexpr int left_stride = transposed ? rows + 4 : matrix_depth + (sizeof(T) == 4 ? 8 : 2);
     static constexpr int right_stride = cols + 4;
     static constexpr int left_elements = left_stride * (transposed ? matrix_depth : rows);
     static constexpr int stage_elements = left_elements + right_stride * matrix_depth;
-    // Tensor cores: a warp has 32 rows and `warp_cols` columns.
+    // With tensor cores, a warp computes 32 rows and `warp_cols` columns.
     static constexpr int warp_tiles_m = 2, warps_n = THREADS / rows, warp_cols = cols / warps_n;
     static constexpr int warp_tiles_n = warp_cols / tensor_cols;
 
@@ -110,8 +110,8 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
         return int(threadIdx.x) % lanes_n * run + j % run + j / run * (lanes_n * run);
     }
 
-    // to(y, z) = sum over x of left(y, x) right(x, z). In shared memory are 2 * stage_elements numbers of `stage`, and the
-    // words of `parts` for tensor cores, `right_words` for each tensor_cols.
+    // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` has 2 * stage_elements numbers and,
+    // for tensor cores, `parts` has `right_words` words for every `tensor_cols` columns.
     template <bool tensor>
     static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage, unsigned* parts,
                                    const TileTarget<T>& to) {
@@ -161,7 +161,7 @@ private:
         T* other = stage + stage_elements;
         for (int x0 = 0; x0 < depth; x0 += matrix_depth) {
             copies.wait();
-            __syncthreads();  // the step is there, and the other stage is no longer read
+            __syncthreads();  // the step is complete, and no thread still reads the other stage
             if (x0 + matrix_depth < depth) {
                 begin(x0 + matrix_depth, other);
             }
@@ -172,11 +172,11 @@ private:
         }
     }
 
-    // Adds the product of a step, a run of at most 16 terms in the order of the depth.
+    // Adds the product of a step to `total`: a run of at most 16 terms in the order of the depth.
     static __device__ void add(const T* left, const T* right, int depth, T (&total)[lane_rows][lane_cols]) {
         T part[lane_rows][lane_cols] = {};
 #pragma unroll 2
-        for (int x0 = 0; x0 < depth; x0 += pack) {  // beyond the depth there are zeros
+        for (int x0 = 0; x0 < depth; x0 += pack) {  // elements beyond the depth are zeros
             T l[lane_rows][pack];
             if constexpr (!transposed) {
 #pragma unroll
@@ -202,7 +202,7 @@ private:
         add_to(total, part);
     }
 
-    // to[i] = from[at(i)], where runs of up to 4 are contiguous.
+    // Sets to[i] = from[at(i)], where runs of up to 4 elements are contiguous.
     template <int n, class At> static __device__ void read_runs(const T* from, const At& at, T (&to)[n]) {
         constexpr int run = n < 4 ? n : 4;
 #pragma unroll
@@ -219,7 +219,7 @@ private:
     static __device__ int warp_row() { return int(threadIdx.x) / 32 / warps_n * 32; }
     static __device__ int warp_col() { return int(threadIdx.x) / 32 % warps_n * warp_cols; }
 
-    // Each warp splits some columns of `right` for all warps, and its own rows of `left`.
+    // Each warp splits its own rows of `left`, and some columns of `right` for all warps, into bfloat16 parts.
     static __device__ void add_by_tensor_cores(const T* left, const T* right, unsigned* parts,
                                                float (&sum)[warp_tiles_m][warp_tiles_n][4]) {
 #pragma unroll
@@ -250,7 +250,7 @@ private:
         }
     }
 
-    // Sums that are not finite are computed once more, in the order of `add`.
+    // Stores the sums; those that are not finite are recomputed in the order of `add`.
     static __device__ void store_tensor(const TileSource<T>& left, const TileSource<T>& right,
                                         const float (&sum)[warp_tiles_m][warp_tiles_n][4], const TileTarget<T>& to) {
         unsigned long long again = 0;
@@ -325,7 +325,7 @@ multiply_tensor(const T* __restrict__ left, const T* __restrict__ right, long lo
     compute_tile<T, cols, true>(left, right, num_rows, depth, width, add, out);
 }
 
-// products[c, y, z] of `product_rows` in products.cuh, for wide matrices.
+// Computes products[c, y, z] of `product_rows` in products.cuh, for wide matrices.
 template <class T, int rows, int cols, bool tensor>
 __device__ void compute_chunk_tile(const T* left, long long left_stride, int left_first, const T* right,
                                    long long right_stride, int right_first, long long num_rows, int chunk, int num_y,

@@ -1,17 +1,18 @@
-// Neighbours of atoms at a fixed capacity, for graphs that are made in a CUDA graph: gpu/neighbors.py launches the kernels.
+// Neighbour search with a fixed capacity, which a CUDA graph can capture. gpu/neighbors.py launches the kernels.
 //
-// A structure's cell is divided into bins no thinner than the cutoff, at most as many as it has atoms, so that its bins
-// have the numbers of its places in `members`. The atoms of structures from num_structures on are ghosts: they have no bin.
+// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so that bins can
+// have the numbers of the structure's entries in `members`. Atoms of structures from num_structures on are ghosts; they
+// have no bin.
 #pragma once
 
 #include "constants.cuh"
 
 namespace neighbor {
 
-constexpr int most_around = 64;  // bins between neighbours along one direction
+constexpr int most_around = 64;  // largest distance of neighbours along one direction, in bins
 constexpr double huge = 1e300;
 
-// Rounded as on the CPU: products and sums of lengths are never fused, so that the same pairs are closer than the cutoff.
+// Products and sums of lengths are rounded as on the CPU, not fused, so that the same pairs are closer than the cutoff.
 #ifdef TRIGRAPH_GPU_HOST
 __device__ inline double times(double a, double b) { return a * b; }
 __device__ inline double plus(double a, double b) { return a + b; }
@@ -20,13 +21,13 @@ __device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
 __device__ inline double plus(double a, double b) { return __dadd_rn(a, b); }
 #endif
 
-// The cell of a structure, zero along directions that are not periodic, and its bins.
+// The cell of a structure, with zero vectors along directions that are not periodic, and its bins.
 struct Frame {
-    double box[9], inverse[9];  // vectors in rows; their duals in rows
+    double box[9], inverse[9];  // cell vectors and their duals, in rows
     double lowest[3], scale[3];  // along each vector, bin = (coordinate - lowest) scale
-    int parts[3], around[3];     // bins, and how many bins neighbours are apart at most
+    int parts[3], around[3];     // number of bins, and largest distance of neighbours in bins
     int periodic[3];
-    int valid;                   // whether the search may be done here
+    int valid;                   // whether the device may search this structure
 
     // Coordinate of a position along vector k.
     __device__ double at(const double* x, int k) const {
@@ -44,7 +45,7 @@ __device__ inline void cross(const double* a, const double* b, double* out) {
 
 __device__ inline double norm(const double* a) { return sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]); }
 
-// Write the duals of a frame, whose periodic vectors are completed by unit vectors perpendicular to all others in `rows`.
+// Writes the duals of a frame. `rows` gets its periodic vectors, completed by unit vectors perpendicular to all others.
 __device__ inline void complete(Frame& frame, double* rows) {
     const int number = frame.periodic[0] + frame.periodic[1] + frame.periodic[2];
     const int only = frame.periodic[0] ? 0 : frame.periodic[1] ? 1 : 2;
@@ -57,10 +58,10 @@ __device__ inline void complete(Frame& frame, double* rows) {
         if (frame.periodic[k]) {
             continue;
         }
-        const bool ready = number == 2 || k == 2 || (k == 1 && only == 2);  // the two other vectors
+        const bool ready = number == 2 || k == 2 || (k == 1 && only == 2);  // the two other vectors are known
         if (ready) {
             cross(rows + 3 * ((k + 1) % 3), rows + 3 * ((k + 2) % 3), row);
-        } else {  // perpendicular to the periodic vector and to the axis that is least along it
+        } else {  // perpendicular to the periodic vector and to the axis along which it is smallest
             int least = fabs(vector[1]) < fabs(vector[0]) ? 1 : 0;
             least = fabs(vector[2]) < fabs(vector[least]) ? 2 : least;
             const int l = (least + 1) % 3, m = (least + 2) % 3;
@@ -80,11 +81,11 @@ __device__ inline void complete(Frame& frame, double* rows) {
     for (int k = 0; k < 9; k++) {
         frame.inverse[k] /= volume;
     }
-    // What may be dependent vectors to the CPU, it shall judge; NaN is not valid either.
+    // The CPU handles vectors that may be linearly dependent; NaN is not valid either.
     frame.valid = fabs(volume) > 1e-12 * norm(rows) * norm(rows + 3) * norm(rows + 6);
 }
 
-// First place of a row from `begin` to `end` whose destination is not less than b.
+// Returns the first of the edges `begin` .. `end` - 1 whose destination is not less than b, or `end`.
 __device__ inline int lower_bound(const int* dst, int begin, int end, int b) {
     while (begin < end) {
         const int middle = begin + (end - begin) / 2;
@@ -99,7 +100,7 @@ __device__ inline int lower_bound(const int* dst, int begin, int end, int b) {
 
 }  // namespace neighbor
 
-// frames[s], a block for each structure.
+// Computes frames[s], with a block for each structure.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bool* __restrict__ periodic,
@@ -141,7 +142,7 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
     if (lane != 0) {
         return;
     }
-    const double most = double(offsets[s + 1] - offsets[s]), reach = 1.000001 * cutoff;  // rounding stays within it
+    const double most = double(offsets[s + 1] - offsets[s]), reach = 1.000001 * cutoff;  // a margin for rounding
     double heights[3], widths[3];
     for (int k = 0; k < 3; k++) {
         frame.lowest[k] = frame.periodic[k] ? 0.0 : low[k][0];
@@ -166,8 +167,8 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
     reinterpret_cast<neighbor::Frame*>(frames)[s] = frame;
 }
 
-// The bin of each atom, num_atoms for ghosts; by how many cells it lies outside of its own; and whether the CPU has to
-// search instead, because an atom is too far away, or its structure has no valid cell.
+// Computes the bin of each atom (num_atoms for ghosts); by how many cells the atom lies outside of its cell; and whether
+// the CPU has to search instead, because the atom is too far away or its structure has no valid cell.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,
@@ -190,7 +191,7 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     bool valid = frame.valid != 0;
     for (int k = 0; k < 3; k++) {
         const double at = frame.at(x, k), limit = frame.periodic[k] ? most_cells : some ? most_length : 1e150;
-        valid = valid && fabs(at) < limit;  // not for NaN
+        valid = valid && fabs(at) < limit;  // false for NaN
         const double whole = frame.periodic[k] && valid ? floor(at) : 0.0;
         const double part = valid ? (at - whole - frame.lowest[k]) * frame.scale[k] : 0.0;
         crossed[3 * i + k] = int(whole);
@@ -200,9 +201,9 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     bins[i] = int(offsets[s]) + bin;
 }
 
-// Counts of the neighbours that each thread of an atom finds, at most `most` + 1; or, where these have `ends`, sources,
-// destinations and shifts of the edges to them, in no particular order. `order` has the atoms by bin, `starts` the first of
-// each bin.
+// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes source, destination
+// and shifts of the edges to them, in no particular order. `ends` has the cumulative sums of the counts, `order` the
+// atoms by bin, and `starts` the first position of each bin in `order`.
 template <class T, class I, bool writes>
 __global__ void __launch_bounds__(THREADS)
 neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,
@@ -265,7 +266,7 @@ neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, c
                         }
                     }
                 } else if (square < 1e-10 * cutoff * cutoff) {
-                    count = most;  // too many, for the CPU to say that two atoms coincide
+                    count = most;  // exceeds the limit, so that the CPU reports that two atoms coincide
                 }
                 count++;
             }
@@ -276,7 +277,7 @@ neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, c
     }
 }
 
-// Edges with sources in ascending order, sorted by destinations and shifts: an edge has the place after all smaller ones.
+// Sorts the edges of each source by destination and shifts: an edge comes after all smaller edges of its source.
 __global__ void __launch_bounds__(THREADS)
 neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edges, int num_atoms, int most_edges,
                int* __restrict__ sorted) {
@@ -289,7 +290,7 @@ neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edge
     int place = row_offsets[a];
     for (int other = row_offsets[a]; other < row_offsets[a + 1]; other++) {
         bool less = false;
-        for (int k = 4; k > 0; k--) {  // the first difference, of the columns from the last to the first, decides
+        for (int k = 4; k > 0; k--) {  // the first column that differs decides, since it is compared last
             const int mine = edges[k * stride + e], its = edges[k * stride + other];
             less = its < mine || (its == mine && less);
         }
@@ -300,8 +301,9 @@ neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edge
     }
 }
 
-// The arrays of an EdgeGraph. Edges from a to b and those from b to a are equally many, with opposite shifts and thus in
-// opposite order; and those that enter a, sorted by source, have the places of those that leave it, sorted by destination.
+// Writes the arrays of an EdgeGraph. Every edge from a to b has a reverse edge from b to a with the opposite shifts, so
+// that the edges from b to a have the opposite order. The edges into a, sorted by source, have the same numbers as the
+// edges out of a, sorted by destination.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 neighbor_links(const int* __restrict__ row_offsets, const int* __restrict__ sorted, int num_atoms, int most_edges,

@@ -1,19 +1,19 @@
-// Sums over rows of a CSR array by groups of lanes, at most a warp, for families that gather rows of columns. Lanes are
-// assigned to columns first, the remaining ones to the positions of a piece (see sums.cuh).
+// Sums over rows of a CSR array by groups of at most 32 lanes, for families that gather rows of a matrix. Lanes are
+// assigned to columns first, and the remaining lanes to the positions of a piece (see sums.cuh).
 //
-// Numbers of lanes are run-time values, to use small widths efficiently; they depend only on the width, as does the
-// order of sums. A lane has several columns if 16 bytes can be read at a time. Every thread of a block reaches the
+// The numbers of lanes are run-time values, to use small widths efficiently. They depend only on the width, and so does
+// the order of sums. A lane has several columns if 16 bytes can be read at a time. Every thread of a block reaches the
 // shuffles, even beyond the last piece.
 #pragma once
 
 #include "sums.cuh"
 
-// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 constexpr int row_blocks_per_sm = 8;
 template <class T, class I> constexpr int gather_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? row_blocks_per_sm : 7;
 template <class T, class I> constexpr int few_row_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;
 
-// Consecutive values, accessed at once, or in two halves for 32 bytes, because arrays are aligned to 16.
+// Consecutive values that are accessed at once (32 bytes in two halves, because arrays are aligned to 16 bytes).
 template <class S, int n> struct alignas(sizeof(S) * n < 16 ? sizeof(S) * n : 16) Pack {
     S at[n];
 };
@@ -24,7 +24,7 @@ template <int n, class S> __device__ Pack<S, n> load_pack(const S* from) {
     return *reinterpret_cast<const Pack<S, n>*>(from);
 }
 
-// Row number `row` of columns; an offset in bytes takes one instruction.
+// Loads n columns of row number `row`. The compiler computes an offset in bytes by one instruction.
 template <int n, class S, class I> __device__ Pack<S, n> load_row(const S* columns, I row, int width) {
     const char* const from = reinterpret_cast<const char*>(columns) + (long long)(row) * (width * int(sizeof(S)));
     return *reinterpret_cast<const Pack<S, n>*>(from);
@@ -56,7 +56,7 @@ template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
     return sum;
 }
 
-// The same for several columns, divided by `divisor`.
+// Sums of several columns over the same lanes, divided by `divisor`.
 template <class T, int n>
 __device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
     Pack<T, n> total;
@@ -94,7 +94,8 @@ template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
     return sums[0];
 }
 
-// The work of a block of threads: `tiles` tiles of columns for the same pieces, one group of lanes per piece.
+// The column and the piece of a lane. Blocks process the `tiles` tiles of columns of the same pieces one after the
+// other, and a group of lanes processes one piece.
 template <int n> struct TilePosition {
     int column;       // the first of this lane's n columns
     long long piece;  // number of the piece
@@ -108,18 +109,18 @@ template <int n> struct TilePosition {
     }
 };
 
-// Rows of columns that a lane loads before it uses the first of them.
+// Number of rows that a lane loads before it uses the first one.
 constexpr int unroll = 4;
 
-// Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which leads to a row
-// of columns, and the lanes exchange Items: no row waits for its own indices, and a lane can load `unroll` rows at a
-// time. use(items, valid, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1:
-// items[u] is the Item of position e[u] of the piece. If valid[u] is false, as all are if not `lane_active`,
-// the lane has no such term, and items[u] must not be used.
+// Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which names a row, and
+// the lanes exchange Items, so that no load of a row waits for an index and a lane can load `unroll` rows at a time.
+// use(items, valid, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1: items[u]
+// is the Item of position e[u] of the piece. If valid[u] is false, as always if not `lane_active`, the lane has no such
+// term, and items[u] must not be used.
 template <class Item, class Fetch, class Use>
 __device__ void each_position(const Lanes& lanes, int size, bool lane_active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
-    int longest = size;  // of all groups of the warp, whose lanes must all reach the shuffles
+    int longest = size;  // maximum over the warp, whose lanes must all reach the shuffles
 #pragma unroll 1
     for (int bit = lanes.bits(); bit < 5; bit++) {
         longest = max(longest, __shfl_xor_sync(0xffffffffu, longest, 1 << bit));
@@ -149,14 +150,14 @@ __device__ void each_position(const Lanes& lanes, int size, bool lane_active, co
     }
 }
 
-// An Item: the row of columns of a position.
+// An Item (see each_position) with the row of a position.
 template <class I> struct Source {
     I row;
 
     __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
 };
 
-// Loads the columns of row items[u] if valid[u], else zeros.
+// Loads n columns of row items[u].row if valid[u], else zeros.
 template <int n, class S, class Item>
 __device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&valid)[unroll],
                           Pack<S, n> (&rows)[unroll]) {

@@ -1,10 +1,10 @@
-// Derivatives of SiLU, f(x) = x s(x) with the logistic function s: the formulas of fortran/fast/silu.fypp.
+// Derivatives of SiLU, f(x) = x s(x) with the logistic function s, by the formulas of fortran/fast/silu.fypp.
 #pragma once
 
 #include "constants.cuh"
 
-// With t = 1 - s and p = s t, f' = s + x p, f'' = p (2 + x (t - s)) and f''' = p (3 (t - s) + x (1 - 6 p)). Both s and t are
-// quotients of exp(-|x|), so that neither loses digits where the other is nearly 1.
+// With t = 1 - s and p = s t, f' = s + x p, f'' = p (2 + x (t - s)) and f''' = p (3 (t - s) + x (1 - 6 p)). Both s and t
+// are computed from exp(-|x|), so that neither loses digits where the other is nearly 1.
 template <class T> struct SiluDerivatives {
     T first, second, third;
 
@@ -17,7 +17,7 @@ template <class T> struct SiluDerivatives {
     }
 };
 
-// The gradients of the arguments of grad f'(x) from gg, the cotangent of that.
+// Computes the gradients of grad f'(x) with respect to grad and x, given its cotangent gg.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 silu_bwd2(const T* __restrict__ gg, const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out_grad,
@@ -30,7 +30,7 @@ silu_bwd2(const T* __restrict__ gg, const T* __restrict__ grad, const T* __restr
     }
 }
 
-// The gradients of the arguments of silu_bwd2 from ggg_grad and ggg_x, the cotangents of its results.
+// Computes the gradients with respect to the arguments of silu_bwd2, given cotangents ggg_grad and ggg_x of its results.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 silu_bwd3(const T* __restrict__ ggg_grad, const T* __restrict__ ggg_x, const T* __restrict__ gg, const T* __restrict__ grad,

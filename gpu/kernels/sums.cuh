@@ -1,15 +1,15 @@
 // Sums in a fixed order, for every family: over rows of a CSR array, cut into pieces, and over rows of a matrix.
 //
 // Row i has the positions offsets[i]..offsets[i+1]-1. A row with at most `PART_SIZE` positions is one piece, with the
-// row's number. A longer one is cut into parts of `PART_SIZE` positions, counted from its own start; the graph has a
-// list of all parts, and part number t is piece num_rows + t. Therefore the sums of a row depend only on that row.
+// row's number. A longer row is cut into parts of `PART_SIZE` positions, counted from its start; the graph has a list of
+// all parts, and part number t is piece num_rows + t. Therefore the sums of a row depend only on that row.
 //
 // The piece of a whole row writes the result of the row. A part writes a row of an overflow array, which finish_rows
-// adds in a tree whose shape depends only on the number of parts. The number of a long row is an empty piece, whose
-// result finish_rows overwrites.
+// adds in a tree whose shape depends only on the number of parts. The piece with the number of a long row is empty;
+// finish_rows overwrites its result.
 //
 // If all terms are equal, all roundings of a chain of additions have the same direction: the error is 0 for 4 terms,
-// 2.3 eps for 16, and 32 eps for 256. Therefore no chain has more than 16 terms, with few levels of chains.
+// 2.3 eps for 16, and 32 eps for 256. Therefore no chain has more than 16 terms, and sums have few levels of chains.
 #pragma once
 
 #include "constants.cuh"
@@ -56,10 +56,10 @@ template <class T, int levels, int run_bits> struct TreeSum {
     }
 };
 
-// For sums of any number of terms.
+// A sum of any number of terms.
 template <class T> using LongSum = TreeSum<T, 6, 3>;
 
-// A piece: the consecutive positions of a row that a thread sums.
+// A piece: the consecutive positions of a row that a thread or a group of lanes sums.
 template <class I> struct RowChunk {
     I row;
     I begin;   // first position
@@ -76,7 +76,7 @@ template <class I> struct RowPartition {
 
     __device__ bool is_row(long long s) const { return s < num_rows; }
 
-    // Piece number s; an empty one beyond the last.
+    // Returns piece number s, or an empty piece beyond the last.
     __device__ RowChunk<I> piece(long long s) const {
         if (s >= num_pieces) {
             return {I(0), I(0), 0};
@@ -90,7 +90,7 @@ template <class I> struct RowPartition {
         return {row, begin, parts == nullptr || size <= I(PART_SIZE) ? int(size) : is_row(s) ? 0 : PART_SIZE};
     }
 
-    // The largest size among the pieces s .. s + count - 1.
+    // Returns the largest size among the pieces s .. s + count - 1.
     __device__ int longest(long long s, int count) const {
         int longest = 0;
         for (int i = 0; i < count; i++) {
@@ -99,13 +99,13 @@ template <class I> struct RowPartition {
         return longest;
     }
 
-    // The output of piece number s, `width` sums: a row of `out`, or of `overflow` for a part.
+    // Returns the address for the `width` sums of piece number s: a row of `out`, or of `overflow` for a part.
     template <class T> __device__ T* target(long long s, int width, T* out, T* overflow) const {
         return is_row(s) ? out + s * width : overflow + (s - num_rows) * width;
     }
 };
 
-// Sum over the y of a block of 32 by 8 threads, pairwise; the result is with y = 0.
+// Sums pairwise over threadIdx.y in a block of 32 by 8 threads; only threads with y = 0 return the result.
 template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
@@ -117,8 +117,8 @@ template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     return sum;
 }
 
-// The long row of a block; there is a block for each of them and each tile of 32 columns. The list has `num_long` rows,
-// then the first part of each, then the part after the last of each.
+// The long row of a block; there is a block for each long row and tile of 32 columns. `long_rows` has the `num_long`
+// rows, then the first part of each row, then the part after the last of each row.
 template <class I> struct LongRow {
     long long row;
     long long first;
@@ -134,7 +134,7 @@ template <class I> struct LongRow {
         column = int(blockIdx.x % col_tiles) * 32 + int(threadIdx.x);
     }
 
-    // The sum of this column of the parts' overflow rows; it is with y = 0 of a block of 32 by 8 threads.
+    // Sums this column over the parts' overflow rows; only threads with y = 0 of the 32 by 8 return the result.
     template <class T> __device__ T sum(const T* overflow, int width, T (*sums)[32]) const {
         LongSum<T> terms;
         if (column < width) {
@@ -147,7 +147,7 @@ template <class I> struct LongRow {
     }
 };
 
-// out[row] = sum of the overflow rows of its parts, divided by divisor[row] if not null, for every long row.
+// For every long row: out[row] = sum of the overflow rows of its parts, divided by divisor[row] if not null.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
@@ -179,7 +179,7 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Row
     }
 }
 
-// The piece's row of values; zero for an empty piece, so that values that no edge reads have no effect, even NaN.
+// Copies its row of `values` to each piece; an empty piece gets 0, so that values that no edge reads have no effect.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {
@@ -203,8 +203,8 @@ rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long
     }
 }
 
-// sums[y] = sum of (up to) `block_rows` rows of values from y * block_rows on, plus the rows of `earlier`, the last one
-// first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
+// sums[y] = sum of up to `block_rows` rows of values from row y * block_rows on, plus the rows of `earlier` from the last
+// to the first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
 template <class T>
 __global__ void __launch_bounds__(256)
 sum_rows(const T* __restrict__ values, long long num_rows, long long width, int block_rows, long long outer,

@@ -7,7 +7,7 @@ template <class T, class I> __device__ T weight_of(const T* weights, const I* ed
     return weights == nullptr ? T(1) : weights[edge_ids == nullptr ? p : edge_ids[p]];
 }
 
-// The row of columns of a position, and its coefficient.
+// An Item (see each_position) with the row of a position and its weights.
 template <class T, class I, int count> struct Weighted {
     I row;
     T weights[count];
@@ -42,7 +42,7 @@ weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition,
 }
 
 // out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
-// divided by degree[row] for whole rows; finish_rows divides those of long rows.
+// divided by degree[row] for whole rows; finish_rows divides the sums of long rows.
 template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
@@ -105,13 +105,13 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
 
 // ---- min and max ----------------------------------------------------------------------------------------------------
 
-// A message and its position, -1 for none.
+// A message and its position, or -1 if there is none.
 template <class T, class I> struct Candidate {
     T value;
     I location;
 };
 
-// Whether b precedes a, independent of the order of comparisons: NaN before numbers, then the lowest location.
+// Whether b precedes a, in a total order: NaN comes before numbers, and of equal values the lowest location is first.
 template <class T, class I>
 __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
     if (b.location < I(0) || a.location < I(0)) {
@@ -124,7 +124,7 @@ __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, 
     return (largest ? b.value > a.value : b.value < a.value) || (b.value == a.value && b.location < a.location);
 }
 
-// The largest or smallest message of a row and its location; those of parts are written to the overflow arrays.
+// Writes the largest or smallest message of each row and its location; the overflow arrays get the results of parts.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const RowPartition<I> partition,
@@ -183,7 +183,7 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
     }
 }
 
-// The extremum of the parts of every long row.
+// Combines the extrema of the parts of every long row.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ overflow_location,
@@ -212,8 +212,8 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
     }
 }
 
-// out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is
-// -1.
+// For the position p = location[row, j]: out[row, j] = weights values[src, j] + weights_2 values_2[src, j], with the
+// weights and the source of p; 0 if p is -1.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
@@ -247,7 +247,7 @@ template <class T, class I> struct Cotangent {
 };
 
 // out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) /
-// degree[dst]; with locations, only where the position is the extremum.
+// degree[dst]; unless location is null, only positions that are the extremum contribute.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
@@ -296,12 +296,12 @@ template <class T, class I, int n> struct OwnColumns {
     Pack<T, n> g;
     Pack<T, n> centre;
     Pack<T, n> centre_2;
-    I won[n];  // positions of the extrema, used only with locations
+    I won[n];  // positions of the extrema, used only if location is not null
 };
 
-// dots[p] = g[i] . (values[j] - centre[i] - rho (values_2[j] - centre_2[i])) / degree[i] of every position p of a row i,
-// an in-edge from j, with rho = degree_dot[i] / degree[i] if `second`, else 0; with locations, only over the columns
-// whose extremum is at the position.
+// For every position p (an in-edge of i from j): dots[p] = g[i] . (values[j] - centre[i] - rho (values_2[j] -
+// centre_2[i])) / degree[i], with rho = degree_dot[i] / degree[i] if `second`, else 0. Unless location is null, only
+// columns whose extremum is at p contribute.
 template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I> - (second ? 2 : 0))
 weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
@@ -332,7 +332,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
     const T rho = second && any ? degree_dot[piece.row] / by : T(0);
     OwnColumns<T, I, n> own{};
     if (any && first < width) {
-        own = load_own(first);  // once for all positions
+        own = load_own(first);  // loaded once for all positions
     }
     each_position<Source<I>>(
         lanes, piece.size, true, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
