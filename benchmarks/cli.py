@@ -28,7 +28,7 @@ from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 
-# For the machine's peak rates: number of bytes to copy, and order of matrices to multiply.
+# Sizes for measuring the machine's peak rates: number of bytes to copy, and order of matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 ON_DEVICE = 2**31, 8192
 
@@ -45,7 +45,7 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
 
 
 def _check_memory(workload: Workload, options: Options) -> None:
-    """Raise if the sizes do not fit into memory, before the system kills a process."""
+    """Raise UsageError if the arrays do not fit into memory; otherwise the system would kill a process."""
     needed = workload.bytes_moved(workload.scale_sizes(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
@@ -95,7 +95,7 @@ def _write_caption(result: BenchmarkResult) -> str:
 
 
 def _make_workload_table(result: BenchmarkResult) -> Table:
-    """Tabulate time and peak memory of a workload's contenders, and ratios to the fast backend or the first one."""
+    """Tabulate time and peak memory of a workload's contenders, and their ratios to the first contender."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
@@ -217,7 +217,7 @@ def bench(
             console.print(_make_workload_table(results[-1]))
             path = (
                 None if out is None else write_record(out, make_record(options, tops, results))
-            )  # a run may be cut off
+            )  # written after each workload, because a run may be interrupted
     console.print(_make_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():

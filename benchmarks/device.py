@@ -1,4 +1,4 @@
-"""Clock, memory and peak rate of a CUDA device, in place of those of the host."""
+"""Clock, memory measurement and peak rate of gathers for a CUDA device."""
 
 import gc
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.benchmarks.programs import Call
 
 GATHER = Path(__file__).resolve().parent / "gather.cu"
-CHUNK, WIDTH, BLOCK = 16, 64, 256  # rows of a sum, and numbers of a row, in gather.cu; threads of a block
+CHUNK, WIDTH, BLOCK = 16, 64, 256  # for gather.cu: rows in a sum, numbers in a row, threads in a block
 
 
 def make_on_device(make: Callable[[], Call]) -> Call:
@@ -23,14 +23,14 @@ def make_on_device(make: Callable[[], Call]) -> Call:
 
 
 def wait_for_device() -> None:
-    """Wait for all that the device has been given."""
+    """Wait until the device has finished all submitted work."""
     import cupy
 
     cupy.cuda.Device().synchronize()
 
 
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
-    """Run once; return the results and how many bytes more of the device are taken: pools keep what they have had."""
+    """Run once; return the results and the decrease of free device memory in bytes (memory pools keep their peak)."""
     import cupy
 
     gc.collect()
@@ -44,7 +44,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 
 def make_gather(rows: int) -> Call:
-    """Return a call that reads rows of 256 bytes at random, four times as many as there are, and adds up chunks."""
+    """Return a call that reads 4 * rows random rows of 256 bytes and adds up chunks of them."""
     import cupy
 
     function = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",)).get_function(

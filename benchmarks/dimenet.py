@@ -1,7 +1,7 @@
-"""Workloads of DimeNet++'s angular message passing, and what users run without trigraph: sums over lists of triplets.
+"""Workloads of DimeNet++'s angular message passing, and their peer, which sums over lists of triplets.
 
-The peer stores basis, projection and message of every triplet, as PyTorch Geometric's InteractionPPBlock does, with
-its basis functions (angle by atan2, sympy's formulas); the list of triplets is built beforehand.
+The peer stores basis, projection and message of every triplet, like PyTorch Geometric's InteractionPPBlock, and uses
+its basis functions (angle by atan2, sympy's formulas). The list of triplets is built before the timing.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_
 
 @cache
 def _load_pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
-    """PyTorch Geometric's spherical basis; sympy takes some ten seconds for it."""
+    """Return PyTorch Geometric's spherical basis, which takes sympy about ten seconds to derive."""
     from torch_geometric.nn.models.dimenet import SphericalBasisLayer
 
     return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
 
 
 def _make_radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Radial functions of distances and frequencies by PyTorch Geometric's formulas."""
+    """Return the radial basis as a function of distances and frequencies, by PyTorch Geometric's formulas."""
     import torch
 
     if case["dist"].dtype != np.float32:
@@ -52,7 +52,7 @@ def _make_radial_basis(case: Case, device: str) -> Callable[[Any, Any], tuple[An
 
 
 def _make_triplet_aggregate(case: Case, device: str) -> Callable[[Any, Any, Any, Any], Any]:
-    """Edge-to-edge aggregation of vec, sbf_rad, embedding and weights over the list of triplets."""
+    """Return the aggregation over the list of triplets, as a function of vec, sbf_rad, embedding and weights."""
     import torch
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
@@ -75,7 +75,7 @@ ABOUT = "PyTorch Geometric's basis functions, torch"
 
 
 def _operations_formula(angular: int, projections: int) -> str:
-    """Return the formula for operations of the linear form: sums over harmonics, and products with both weights."""
+    """Return the formula for the operations of sums over harmonics and of products with both weights."""
     projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
     return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
 

@@ -1,7 +1,7 @@
-"""Workloads of graph attention, and programs that users run without trigraph: scores and messages of every edge.
+"""Workloads of graph attention, and their peers, which compute the scores and messages of every edge.
 
-All start from transformed features, since the linear layer is the same matrix product for all. ``pyg`` is PyTorch
-Geometric's GATConv after its linear layer.
+All contenders start from transformed features, since the linear layer is the same matrix product for all of them.
+``pyg`` is PyTorch Geometric's GATConv after its linear layer.
 """
 
 from collections.abc import Callable

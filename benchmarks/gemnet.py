@@ -1,8 +1,8 @@
-"""Workloads of GemNet-OC's efficient bilinear interaction, and the padded lists that users run without trigraph.
+"""Workloads of GemNet-OC's efficient bilinear interaction, and their peer, which uses padded lists.
 
-It has BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is
-loaded alone, without the package's dependencies, from the wheel, packed or unpacked, in the folder TRIGRAPH_CLIENTS,
-or from an installed fairchem-core. This repository contains no copy of it.
+The peer is BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is loaded
+without the package's dependencies, from the wheel (packed or unpacked) in the folder TRIGRAPH_CLIENTS, or from an
+installed fairchem-core. This repository contains no copy of the file.
 """
 
 from functools import cache, partial
@@ -32,14 +32,14 @@ LAYERS = f"{PACKAGES[-1]}.layers"
 
 
 def _scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
-    """Sum rows, the only function of torch_scatter that the blocks use."""
+    """Sum rows; stands in for torch_scatter's scatter, of which the blocks use only sums."""
     assert (dim, reduce) == (0, "sum")
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
 
 
 @cache
 def load_fairchem_layers() -> tuple[Any, Any, Any]:
-    """Return fairchem's modules of efficient layers, of the interaction block and of the dense layers."""
+    """Return fairchem's modules with the efficient layers, the interaction block and the dense layers."""
     wanted = [f"{LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
     packages = [*PACKAGES, LAYERS, "fairchem.core.common"]
     stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter_sum}}
@@ -49,7 +49,7 @@ def load_fairchem_layers() -> tuple[Any, Any, Any]:
 
 @cache
 def load_mattergen_layers() -> tuple[Any, Any, Any]:
-    """Return MatterGen's versions of these modules; without a file of scale factors, each of their factors is 1."""
+    """Return MatterGen's modules like `load_fairchem_layers`; scale factors are 1, since their file is not loaded."""
     packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
@@ -72,7 +72,7 @@ def number_members(outer: np.ndarray) -> np.ndarray:
 
 
 def _make_fairchem_modules(case: Case, device: str) -> tuple[Any, Any]:
-    """Return both modules with the weights of the case."""
+    """Return BasisEmbedding and EfficientInteractionBilinear with the weights of the case."""
     import torch
 
     layers, n = load_fairchem_layers()[0], case.sizes
@@ -86,7 +86,7 @@ def _make_fairchem_modules(case: Case, device: str) -> tuple[Any, Any]:
 
 
 def make_fairchem_call(case: Case, device: str) -> Call:
-    """Return a call for the forward of both modules, and the gradients of bases, embedding and both weights."""
+    """Return a call of both modules' forward, and of the gradients of bases, embedding and both weights."""
     import torch
 
     embed, interact = _make_fairchem_modules(case, device)

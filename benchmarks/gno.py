@@ -1,4 +1,4 @@
-"""Workloads of the graph neural operator, and programs that users run without trigraph: NumPy, PyTorch Geometric."""
+"""Workloads of the graph neural operator, and their peers in NumPy and PyTorch Geometric."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,13 +25,13 @@ SIZES = {
 
 
 def _split_params(case: Case) -> GnoParams:
-    """Return blocks of the parameters, each contiguous in the order of a torch layer."""
+    """Return the blocks of the parameters as contiguous arrays with the layout of torch's linear layers."""
     blocks = unpack_gno_params(case["params"], case.sizes["d"], case.sizes["f_in"], case.sizes["f_out"])
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
 def make_coords_by_matmul(case: Case) -> Call:
-    """Return the gradient with respect to coordinates, by matrix products over all edges at once."""
+    """Return a call of the gradient with respect to coordinates, by matrix products over all edges at once."""
     U, b_u, V, _ = _split_params(case)
     g, x = case["grad_kernel"], case["coords"]
 
@@ -46,7 +46,7 @@ def make_coords_by_matmul(case: Case) -> Call:
 
 
 def make_numpy_message(case: Case) -> Call:
-    """Compute kernel, aggregation and all three gradients; the kernel's memory is reused for its gradient."""
+    """Return a call of message and all three gradients; the kernel's memory is reused for its gradient."""
     U, b_u, V, b_v = _split_params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
     f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]

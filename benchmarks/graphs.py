@@ -1,6 +1,6 @@
 """Typical graphs for timed calls, by kind of graph and by the distribution of degrees.
 
-The graphs of `trigraph verify` are small and unusual: shared rows, hubs, isolated nodes.
+They replace the graphs of `trigraph verify`, which are small and unusual: shared rows, hubs, isolated nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ EXPONENT = 0.6  # exponent of the power laws: degrees fall as rank**-EXPONENT
 
 
 def _draw_random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw sources and destinations; positions share rows of edge arrays at random, unless there are as many rows."""
+    """Draw sources and destinations, and edge rows at random unless there are as many rows as positions."""
     n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
     positions, rows = sizes["num_positions"], sizes["num_edges"]
     degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
@@ -41,7 +41,7 @@ def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> di
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
     number = rng.choice(pairs, half, replace=half > pairs)
-    # Pair number i (i - 1) / 2 + j, j < i; a single node has a self loop instead.
+    # Pair (i, j) with j < i has the number i (i - 1) / 2 + j; a single node has a self loop instead.
     i = np.floor((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
     j = number - i * (i - 1) // 2
     i %= nodes
@@ -50,7 +50,7 @@ def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> di
 
 
 def _draw_triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Return triplets sorted by edge; their numbers fall as rank**-exponent over randomly ranked edges."""
+    """Return triplets sorted by edge; their number falls as rank**-exponent over randomly ranked edges."""
     triplets, edges = sizes["num_triplets"], sizes["num_edges"]
     share = np.cumsum(np.arange(1, edges + 1) ** -exponent)
     ranks = np.searchsorted(share, share[-1:] * (np.arange(triplets) + 0.5) / triplets)
@@ -59,7 +59,7 @@ def _draw_triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent:
 
 
 def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Draw triplets; if the case has them, also `atoms` (edges sorted by atom) and `idx_in` (a row of m for each)."""
+    """Draw triplets and, if the case has them, `atoms` (edges sorted by atom) and `idx_in` (a row of m per triplet)."""
     graphs = {**_draw_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
     if sizes["has_atoms"]:
         atoms = sizes["num_outputs"]
@@ -70,7 +70,7 @@ def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, ex
     return graphs
 
 
-# By kind of graph and layout: a function that draws graph objects from sizes, by argument name.
+# Functions that draw graph objects (by argument name) from sizes, by kind of graph and layout.
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _draw_random_csc,
     ("csc", "power law"): _draw_power_law_csc,

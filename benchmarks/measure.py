@@ -1,6 +1,6 @@
 """Time and memory of contenders, with alternating timings, and the machine's peak rates.
 
-Each contender has its own process, and shares no thread pool or memory with others.
+Each contender runs in its own process, and shares no thread pool or memory with the others.
 """
 
 import ctypes
@@ -28,9 +28,9 @@ from trigraph.benchmarks import device
 from trigraph.benchmarks.programs import Call, ContenderUnavailable
 
 LEAST_SAMPLES = 3
-END = 10.0  # seconds that a worker may take to end
-PAUSE = 0.05  # seconds; idle threads of another process (OpenBLAS) spin for up to 30 ms
-WARM_UP = 0.03  # seconds of untimed calls before short ones are timed
+END = 10.0  # seconds that a contender's process may take to end
+PAUSE = 0.05  # seconds before a sample; idle OpenBLAS threads of another process spin for up to 30 ms
+WARM_UP = 0.03  # seconds of untimed calls before short calls are timed
 BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STATUS = Path("/proc/self/status")
@@ -42,19 +42,19 @@ class Measurement:
     """Results of one contender."""
 
     seconds: tuple[float, ...] = ()  # seconds of one call, by round
-    peak_bytes: int = 0  # memory of the first run, without inputs
-    error: float | None = None  # largest relative error of its results against the baseline's; None for the baseline
+    peak_bytes: int = 0  # peak memory of the first run, without inputs
+    error: float | None = None  # largest relative error of the results against the baseline; None for the baseline
     status: str = "timed"  # or "unavailable", "failed", "wrong"
-    note: str = ""  # why it was not timed
+    note: str = ""  # reason why the contender was not timed
 
     @property
     def median(self) -> float:
-        """Median of the rounds; NaN if it was not timed."""
+        """Median of the rounds in seconds; NaN if the contender was not timed."""
         return self.quartiles[1]
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
-        """Lower quartile, median and upper quartile."""
+        """Lower quartile, median and upper quartile of the rounds in seconds."""
         if not self.seconds:
             return (float("nan"),) * 3
         low, mid, high = np.percentile(self.seconds, (25, 50, 75))
@@ -63,18 +63,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ContenderJob:
-    """A job for a worker; picklable, so it may be a partial of a module's function."""
+    """Job for a contender's process. Its functions must be picklable, such as partials of module functions."""
 
     make: Callable[[], Call]
-    warm: Callable[[], Call] | None = None  # the same for tiny inputs, to load libraries
-    device: bool = False  # whether it runs on the CUDA device, which has its own clock and memory
+    warm: Callable[[], Call] | None = None  # like `make` for tiny inputs, to load libraries
+    device: bool = False  # whether the job runs on the CUDA device, which needs other clocks
 
 
 def _read_peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
-    VmHWM is the counter behind ru_maxrss. The latter also keeps the parent's size at the time of exec, so that the
-    child of a large process seems to use nothing.
+    VmHWM is the counter behind ru_maxrss. But ru_maxrss also includes the parent's size at the time of exec, so that
+    the child of a large process seems to use no memory.
     """
     if STATUS.exists():
         for line in STATUS.read_text().splitlines():
@@ -85,8 +85,8 @@ def _read_peak_memory() -> int:
 
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Run once; return the results and the largest growth of the process in bytes."""
-    gc.collect()  # return free memory, which would hide a run's use, and reset the high-water mark
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    gc.collect()  # free unused memory, which would hide a run's use, and reset the high-water mark
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
         trim(0)
     if CLEAR_REFS.exists():
@@ -98,7 +98,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 def convert_to_numpy(value: Any) -> np.ndarray:
     """Return a result from any library as a NumPy array."""
-    if callable(value):  # computed only for the comparison, after the timing
+    if callable(value):  # a result that is computed only for the comparison, after the timing
         value = value()
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -106,7 +106,7 @@ def convert_to_numpy(value: Any) -> np.ndarray:
 
 
 def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lambda: None) -> float:
-    """Return the mean seconds of `number` calls; `wait` returns when all work that they started is complete."""
+    """Return the mean seconds of `number` calls; `wait` must return when all work that they started is complete."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -115,7 +115,7 @@ def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lam
 
 
 class JobRunner:
-    """A built job: its first run, and samples of its time."""
+    """Runs and times a job in its process."""
 
     def __init__(self, job: ContenderJob) -> None:
         self.wait = device.wait_for_device if job.device else lambda: None
@@ -126,7 +126,7 @@ class JobRunner:
         self.seconds = 0.0
 
     def first(self) -> tuple[dict[str, np.ndarray], int]:
-        """Run once for results and memory in bytes without inputs, and once for an estimate of the time."""
+        """Return results and peak bytes (without inputs) of a first run; estimate the time by a second run."""
         results, peak = self.peak_memory(self.call)
         named = {n: convert_to_numpy(v) for n, v in results.items()}
         del results
@@ -134,7 +134,7 @@ class JobRunner:
         return named, peak
 
     def sample(self) -> float:
-        """Return the seconds of one call, averaged over a block of calls if they are short."""
+        """Return the seconds of one call, averaged over a block of calls if calls are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
             measure_mean_seconds(self.call, round(WARM_UP / self.seconds), self.wait)
@@ -143,8 +143,8 @@ class JobRunner:
 
 
 def serve_commands(connection: Connection) -> None:
-    """Answer commands until the parent ends; failures are also answers."""
-    os.dup2(2, 1)  # output of libraries must not mix with the tables
+    """Answer the parent's commands until it ends, with a failure if a command raises."""
+    os.dup2(2, 1)  # redirect the output of libraries, which must not mix with the tables
     runner: JobRunner | None = None
     with suppress(EOFError):  # the parent has ended
         for command, argument in iter(connection.recv, None):
@@ -162,7 +162,7 @@ def serve_commands(connection: Connection) -> None:
 class ContenderProcess(Child):
     """A contender's process, with a given number of threads for every library.
 
-    It is started anew, never forked, since OpenMP does not survive a fork.
+    The process is spawned, never forked, since OpenMP does not survive a fork.
     """
 
     def __init__(self, threads: int) -> None:
@@ -173,15 +173,15 @@ class ContenderProcess(Child):
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        # A process that ends by itself waits for its children, whose processor time is then counted with its own.
+        # A process that ends by itself waits for its children, so that their processor time is counted as its own.
         with suppress(OSError):
             self.connection.send(None)
         self.process.join(0 if kind else END)
         self.kill()
 
     def send_command(self, command: str, argument: Any = None) -> tuple[str, Any]:
-        """Send a command (``open``, ``first``, ``sample``); return its status, and the value or the reason."""
-        with suppress(OSError):  # the process has ended; `receive` reports how
+        """Send a command (``open``, ``first``, ``sample``); return its status, and its value or the error."""
+        with suppress(OSError):  # the process has ended; `receive` reports the reason
             self.connection.send((command, argument))
         try:
             status, value = self.receive()
@@ -207,7 +207,7 @@ def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str,
 def _run_first(
     worker: ContenderProcess, job: ContenderJob, expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
-    """Run a contender once: measure memory, and compare its results."""
+    """Run a contender once: measure its memory, and compare its results with `expected`."""
     status, note = worker.send_command("open", job)
     if status != "done":
         return Measurement(status=status, note=note), {}
@@ -235,8 +235,8 @@ def time_alternately(
 ) -> dict[str, Measurement]:
     """Time contenders alternately in `repeat` rounds, with the order reversed in every second round.
 
-    The first that runs is the baseline; others are timed only if their results differ from it by at most `tolerance`
-    (relative). A contender that has used `budget` seconds is left out of further rounds, after at least three.
+    The first contender that runs is the baseline; others are timed only if their results differ from the baseline's by
+    at most `tolerance` (relative). A contender that has used `budget` seconds is skipped after at least three rounds.
     `progress` is called with a description of each step.
     """
     measurements: dict[str, Measurement] = {}
@@ -304,10 +304,10 @@ def make_matmul_call(library: str, n: int, dtype: str) -> Call:
 def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
-    ``copy`` is in bytes/s, read and written bytes added, for arrays of `nbytes`, which should exceed the last cache.
-    ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`. On a device, ``float16`` is
-    the same on tensor cores, and ``gather`` is in bytes/s of rows of 256 bytes that are read in random order, and of
-    their indices.
+    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`, which should exceed the last cache.
+    ``float32`` and ``float64`` are the operations/s of BLAS's product of matrices of order `n`. On a device,
+    ``float16`` is the rate of products on tensor cores, and ``gather`` counts the bytes/s of rows of 256 bytes that are
+    read in random order, and of their indices.
     """
     library = "cupy" if on_device else "numpy"
     products = ("float32", "float64", *(("float16",) if on_device else ()))

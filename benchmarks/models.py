@@ -27,15 +27,15 @@ SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
 SMALL_BATCH = {"molecules": 4}
 SPECIES = 83  # number of molecules in the G2 set with more than four atoms
-SEED = 3  # of molecules for which PyTorch Geometric's closed forms of the basis keep enough digits despite cancellation
-COMPARED = 3  # losses of an epoch: later ones differ, since Adam divides small gradients by their own size
+SEED = 3  # draws molecules for which cancellation in PyTorch Geometric's basis functions leaves enough digits
+COMPARED = 3  # number of compared losses; later ones differ, since Adam divides small gradients by their own size
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 
 
 @cache
 def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
-    """Return the model; PyTorch Geometric's takes some ten seconds in sympy."""
+    """Return the model; PyTorch Geometric's version takes about ten seconds in sympy."""
     import torch
 
     from trigraph.torch.nn import DimeNetPlusPlus
@@ -86,7 +86,7 @@ def _compute_pyg_energy_forces(
     create_graph: bool,
     of_vectors: Callable[..., Any] = compute_pyg_dimenet,
 ) -> tuple[Any, Any]:
-    """Return PyG's energies and forces; `vec` depends on `pos`, `lists` are from `compute_pyg_dimenet`."""
+    """Return PyG's energies and forces; `vec` depends on `pos`, `lists` are arguments of `compute_pyg_dimenet`."""
     import torch
 
     of_atoms = of_vectors(model, z, vec, *lists)
@@ -96,7 +96,7 @@ def _compute_pyg_energy_forces(
 
 
 def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
-    """Return copper, a molecule, a slab of beryllium and magnesium, or this many molecules of the G2 set."""
+    """Return ASE's copper, a molecule, a slab of beryllium and magnesium, or `molecules` molecules of the G2 set."""
     from ase.build import bulk, hcp0001, molecule
     from ase.collections import g2
 
@@ -116,7 +116,7 @@ def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
 
 
 class _CapturedCalls(NamedTuple):
-    """A captured potential with the arguments of its calls."""
+    """Potential captured in a CUDA graph, with the arguments of its calls."""
 
     potential: Any
     z: Any
@@ -127,7 +127,7 @@ class _CapturedCalls(NamedTuple):
         return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
 
     def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
-        """Return a call for a loss and its gradients of all parameters; `labels` are per atom."""
+        """Return a call of a loss and its gradients with respect to all parameters; `labels` are per atom."""
         step = self.potential.training_step(loss)
 
         def compute_loss_and_gradients() -> dict[str, Any]:
@@ -138,7 +138,7 @@ class _CapturedCalls(NamedTuple):
 
 
 def _mean_square_error(errors: Any, structures: Any) -> Any:
-    """Return the mean square of the errors of atoms, without ghosts."""
+    """Return the mean square of the errors of all atoms except ghosts."""
     real = structures.real_atoms
     return (errors.square().sum(1) * real).sum() / (3 * real.sum())
 
@@ -148,8 +148,8 @@ def _make_energy_forces(
 ) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
 
-    With `curvature`, it is a function of a vector that returns the product with the Hessian, to be differentiated; for
-    None it returns the Hessian itself. Everything is on torch's default device.
+    With `curvature`, the function takes a vector and returns its differentiable product with the Hessian, or the
+    Hessian itself for None. Everything is on torch's default device.
     """
     import torch
 
@@ -195,7 +195,7 @@ def _make_energy_forces(
         ]
     pos.requires_grad_()
     of_vectors: Callable[..., Any] = compute_pyg_dimenet
-    if form == "pyg-compiled":  # with CUDA graphs; torch compiles no second derivatives, so that there is no training
+    if form == "pyg-compiled":  # with CUDA graphs; no training, since torch compiles no second derivatives
         of_vectors = torch.compile(compute_pyg_dimenet, dynamic=False, mode="max-autotune")
 
     def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
@@ -213,7 +213,7 @@ def _make_energy_forces(
 
 
 def make_energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return energy and forces; for a molecule the model's parameters need no gradient, as in dynamics."""
+    """Return a call of energy and forces; for a molecule, the parameters need no gradient, as in dynamics."""
     model, compute = _make_energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
@@ -228,7 +228,7 @@ def _compute_gradients(loss: Any, model: Any) -> dict[str, Any]:
 
 
 def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return the loss of energy and forces, and its gradients with respect to all parameters."""
+    """Return a call of the loss of energy and forces, and of its gradients with respect to all parameters."""
     import torch
 
     structures = build_atoms(structure, sizes)
@@ -252,7 +252,7 @@ def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structu
 
 
 def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return the squared error of the Hessian times one random vector, and its gradients for all parameters."""
+    """Return a call of the squared error of the Hessian times a random vector, and of its parameter gradients."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
@@ -271,7 +271,7 @@ def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, struc
 
 
 def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Run Verlet dynamics of copper; torch-sim's model finds the neighbours in each step. Return the positions."""
+    """Return a call of Verlet dynamics of copper; torch-sim's model finds the neighbours in each step."""
     import torch
 
     from trigraph.torch.potentials.compiled import replaced
@@ -296,13 +296,13 @@ def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def make_hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call for the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
+    """Return a call of the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
     _, compute = _make_energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
 
 class _MoleculeBatch(NamedTuple):
-    """A batch of molecules, with random labels."""
+    """Batch of molecules with random labels."""
 
     z: Any
     pos: Any
@@ -323,7 +323,7 @@ def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _
 
 
 def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
-    """Return a function that starts an epoch over displaced molecules of the G2 set, always in the same order."""
+    """Return a function that starts an epoch over displaced molecules of the G2 set, in the same order each time."""
     import torch
 
     molecules: Any = []
@@ -344,7 +344,8 @@ def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], An
 def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
     """Return edges, and the two edges of each triplet, as PyTorch Geometric's `radius_graph` and `triplets` do.
 
-    Those functions need pyg-lib and torch_sparse. Here edges come from all distances, triplets from edges into atoms.
+    Those functions need pyg-lib and torch_sparse. This function finds edges from all distances, and triplets from the
+    edges into each atom.
     """
     import torch
 
@@ -361,9 +362,9 @@ def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
 
 
 def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Train on energies and forces for an epoch; return the first losses, and the gradients of the first batch.
+    """Return a call of an epoch of training on energies and forces: first losses, and gradients of the first batch.
 
-    Raises RuntimeError if a program is compiled again for batches of other sizes.
+    The call raises RuntimeError if a program is compiled again for batches of other sizes.
     """
     import torch
 
@@ -401,7 +402,7 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
 
 
 def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Run three attention layers, the last with averaged heads; return cross-entropy and all gradients."""
+    """Return a call of three attention layers, the last with averaged heads, with cross-entropy and all gradients."""
     import torch
     from torch.nn.functional import cross_entropy, elu
 
@@ -439,7 +440,7 @@ def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Run two attention layers, with self loops and new edges in each step; return losses and first gradients.
+    """Return a call of training steps of two attention layers, with self loops and other edges in each step.
 
     Each step gets a copy of its edges, so that no graph of an earlier call can be reused.
     """
@@ -477,7 +478,7 @@ def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -
 
 
 def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
-    """Sum over a small graph: alone (None), with the gradients (0), or twice in each layer of a model."""
+    """Return a call of a sum over a small graph: alone (None), with gradients (0), or twice in each of `layers`."""
     import torch
 
     from trigraph.torch import agg_weighted_n2n
@@ -510,7 +511,7 @@ def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int
 
 
 def _make_contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
-    """Return contenders from pairs of form and description; those of PyTorch Geometric and torch are peers."""
+    """Return contenders from pairs (form, description); forms of PyTorch Geometric and torch are peers."""
     found = {}
     for form, about in several:
         requires = ("torch", *["torch_geometric"] * (form == "pyg"), *["ase"] * ase)
@@ -525,7 +526,7 @@ PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, trip
 
 
 def _make_potential_programs(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
-    """Return the program for energies and forces, and the program for the gradients of their loss."""
+    """Return the programs for energies and forces, and for the gradients of their loss."""
     training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
     forces, loss = (
         _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)

@@ -1,8 +1,8 @@
-"""Modules of other people's packages, loaded from a wheel by path, without the packages around them.
+"""Modules of other packages, loaded from a wheel by path, without the packages that contain them.
 
 A package whose pinned requirements exclude a current torch can still be a peer or client: its modules are imported
-below empty packages, with stand-ins for missing imports, and all of them are then removed from ``sys.modules``. This
-repository contains no copy of them.
+below empty packages, with stand-ins for missing imports, and then removed from ``sys.modules``. This repository
+contains no copy of the modules.
 """
 
 import importlib
@@ -34,7 +34,7 @@ class OriginalRelease:
     package: str
 
     def root(self) -> str:
-        """Return the folder, or the wheel, with its packages; raise Unavailable if the version is not found."""
+        """Return the folder or wheel of the release; raise ContenderUnavailable if the version is not found."""
         folder = os.environ.get(VARIABLE)
         if folder:
             places = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
@@ -52,7 +52,7 @@ class OriginalRelease:
 
 
 def make_stand_in(name: str, **contents: Any) -> ModuleType:
-    """Return a module with these contents, in place of a missing or unwanted one."""
+    """Return a module with these contents, to replace a missing or unwanted module."""
     module = ModuleType(name)
     vars(module).update(contents)
     return module
@@ -63,7 +63,7 @@ def load_modules(
 ) -> list[Any]:
     """Import modules from a folder or a wheel.
 
-    The ``__init__`` of `packages` (outer ones first) is not run. `stand_ins` has the contents of replaced modules.
+    The ``__init__`` of `packages` (outer packages first) is not run. `stand_ins` has the contents of replaced modules.
     """
     loaded = {name: make_stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:

@@ -1,6 +1,6 @@
-"""Energies and forces of small structures by DimeNet++: eager, compiled, and as a package in C++; ratios of one run.
+"""Times of energies and forces of small structures by DimeNet++: eager, compiled, and as a package run from C++.
 
-``python -m trigraph.benchmarks.packages PROGRAM`` takes the program of examples/cpp-potential, and exports the model.
+``python -m trigraph.benchmarks.packages PROGRAM`` exports the model and runs PROGRAM, built in examples/cpp-potential.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ def measure_fastest_call(function: Callable[..., Any], *arguments: Any, **keywor
 
 
 def main(program: str) -> None:
-    """Print a line for each structure."""
+    """Print a line with times and ratios for each structure."""
     from ase import Atoms
     from ase.build import molecule
     from ase.io import write

@@ -1,4 +1,4 @@
-"""Timed subjects: `Call`, its `Contender`s, and programs, which are more than operators of the table."""
+"""Timed programs that are not operators of the table, such as training steps, and their contenders."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ class ContenderUnavailable(RuntimeError):
 
 
 def require_modules(*modules: str) -> None:
-    """Raise Unavailable unless all modules are installed."""
+    """Raise ContenderUnavailable unless all modules are installed."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ContenderUnavailable(f"{module} is not installed")
@@ -25,27 +25,27 @@ def require_modules(*modules: str) -> None:
 class Contender:
     """One of the ways to run a program.
 
-    `make` takes sizes and dtype; it is picklable, so it may be a module's function or a partial of one.
+    `make` takes sizes and dtype. It must be picklable, such as a module's function or a partial of one.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
     about: str  # description for the record
-    requires: tuple[str, ...] = ("torch",)  # modules that it imports
-    peer: bool = False  # whether users run it without trigraph
+    requires: tuple[str, ...] = ("torch",)  # modules that the contender imports
+    peer: bool = False  # whether the contender does not use trigraph
 
 
 @dataclass(frozen=True)
 class Program:
-    """A timed program, such as a training step of a whole model; programs of one name run one after the other."""
+    """Timed program, such as a training step of a whole model; programs of one name run one after the other."""
 
     name: str
     summary: str
-    contenders: Mapping[str, Contender]  # the first is trigraph's, with which the others are compared
+    contenders: Mapping[str, Contender]  # the others are compared with the first, trigraph's
     sizes: Mapping[str, int]
     # Sizes for a quick run, and for the tiny run that loads libraries.
     small: Mapping[str, int] = field(default_factory=dict)
     family: str = "models"
-    # Number of terms of the longest sum in the gradient of a weight (triplets or edges). If they are added one by one,
+    # Number of terms (triplets or edges) of the longest sum in the gradient of a weight. If terms are added one by one,
     # the error is about the square root of this number, in eps.
     terms: int = 0
 
@@ -59,7 +59,7 @@ class Program:
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Return a contender ready to run; raise Unavailable if a module that it needs is missing."""
+        """Return a contender ready to run; raise ContenderUnavailable if a module that it needs is missing."""
         require_modules(*self.contenders[name].requires)
         return self.contenders[name].make(sizes, dtype)
 
@@ -68,5 +68,5 @@ class Program:
         return self.contenders[name].about
 
     def is_peer(self, name: str) -> bool:
-        """Return whether users run a contender without trigraph."""
+        """Return whether a contender does not use trigraph."""
         return self.contenders[name].peer

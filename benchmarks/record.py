@@ -30,7 +30,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
 
 
 def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
-    """Return the record's entries about a workload of operators."""
+    """Return the entries that the record has for a workload of operators."""
     return {
         "steps": [
             {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.from_steps)} for s in workload.steps
@@ -44,7 +44,7 @@ def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping
 
 
 def _record_contender(result: BenchmarkResult, name: str) -> dict[str, Any]:
-    """Return the record's entry about a contender."""
+    """Return the entry of the record for a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
     if about := workload.about(name):
@@ -89,7 +89,7 @@ def make_record(
 ) -> dict[str, Any]:
     """Return the record of a run; `tops` has the machine's peak rates.
 
-    BLAS is NumPy's, on which the peak rates and the NumPy peers depend.
+    The entry ``blas`` is NumPy's BLAS, on which the peak rates and the NumPy peers depend.
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
     installed = {d.metadata["Name"]: d.version for d in distributions()}
@@ -108,7 +108,7 @@ def make_record(
 
 
 def record_file_stem(record: Mapping[str, Any]) -> str:
-    """Return the file name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
+    """Return the file name without suffix, of date, machine and processors, such as ``2026-11-21-xeon-2core``."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
     if record["options"]["device"]:

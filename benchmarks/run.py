@@ -21,16 +21,16 @@ from trigraph.table import OPERATORS, evaluate
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 DIRECT = ("fortran-reference", "pyref")
-DISTURBED = 0.05  # a measurement is repeated if other processes use more than this share of the processors
+DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
 ATTEMPTS = 3
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: threads of each contender, rounds, dtype, size (full or small), with or without peers, where.
+    """Options of a measurement: threads of each contender, rounds, dtype, size (full or small), peers, device.
 
-    Only the named `contenders` run (all if it is empty).
+    Only the named `contenders` run (all if `contenders` is empty).
     """
 
     threads: int
@@ -51,8 +51,8 @@ class Options:
 class BenchmarkResult:
     """Measurements of a workload, or a program, at one set of sizes.
 
-    `load` is the system's load average before and after, `other_share` the share of the processors that other processes
-    used meanwhile (None if unknown).
+    `load` is the system's load average before and after the measurement, and `other_share` the share of the processors
+    that other processes used during the measurement (None if unknown).
     """
 
     workload: Workload | Program
@@ -63,7 +63,7 @@ class BenchmarkResult:
     other_share: float | None
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
-        """Return time and peak memory of a contender relative to the first one; None where one was not measured."""
+        """Return time and peak memory of a contender relative to the first one; None if either was not measured."""
         own, fast = (self.measured.get(name, Measurement()) for name in (contender, self.workload.names[0]))
         if not (own.seconds and fast.seconds):
             return None, None
@@ -71,7 +71,7 @@ class BenchmarkResult:
         return own.median / fast.median, memory
 
     def bound(self, tops: Mapping[str, float]) -> float:
-        """Return the least seconds of a run at the peak rates: bytes in and out, operations, bytes of random rows."""
+        """Return the least seconds of a run at the peak rates of copies, operations and gathers."""
         if not isinstance(self.workload, Workload):
             return math.nan
         dtype = np.dtype(self.dtype)
@@ -83,12 +83,12 @@ class BenchmarkResult:
         return max(amount / tops[name] for name, amount in amounts.items() if name in tops)
 
     def rate(self, contender: str) -> float:
-        """Return the table's operations (not those that the contender makes) per second; NaN if there are none."""
+        """Return the operations per second, with operations counted by the table; NaN for a program."""
         operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
         return operations / self.measured[contender].median
 
     def byte_rate(self, contender: str) -> float:
-        """Return the bytes of inputs and outputs, each counted once, per second; NaN if there are none."""
+        """Return the bytes of inputs and outputs, each counted once, per second; NaN for a program."""
         workload, dtype = self.workload, np.dtype(self.dtype)
         nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
         return nbytes / self.measured[contender].median
@@ -97,14 +97,14 @@ class BenchmarkResult:
 def find_workloads(
     families: Collection[str] = (), names: Collection[str] = (), device: bool = False
 ) -> list[Workload | Program]:
-    """Return the host's, or the device's, workloads and programs of these families and names (without any: all)."""
+    """Return workloads and programs of the host or device with these families and names; empty means all."""
     host = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
     workloads = DEVICE if device else host
     return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
 
 
 def make_operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
-    """Return a workload of one operator of the table, for all backends on the host except the emulated device.
+    """Return a workload of one operator of the table, for all backends on the host except gpu-host.
 
     Sizes default to the family's; num_edges and num_positions default to each other.
     """
@@ -120,7 +120,7 @@ def make_operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
 def peer_tolerance(dtype: str, terms: int = 0) -> float:
     """Return the relative error (2-norm) above which a peer's results count as wrong.
 
-    It bounds the rounding of sums. `terms` is their number of terms, which matters above 40,000 if added one by one.
+    It bounds the rounding of sums of `terms` terms that are added one by one; their number matters above 40,000.
     """
     return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
@@ -150,7 +150,7 @@ def measure_workload(
         jobs[name] = ContenderJob(make, warm, options.device)
     most = options.repeat, options.threads, peer_tolerance(options.dtype, terms)
     attempts: list[BenchmarkResult] = []
-    again = 1 if options.device else ATTEMPTS  # the load of the processors matters little for a device
+    again = 1 if options.device else ATTEMPTS  # the load of the processors hardly affects a device
     while not attempts or (len(attempts) < again and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _read_processor_seconds()
         measured = time_alternately(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))

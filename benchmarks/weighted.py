@@ -1,4 +1,4 @@
-"""Workloads of weighted aggregation, and programs that users run without trigraph: sparse products, gather, scatter."""
+"""Workloads of weighted aggregation, and their peers: sparse products, and sums over gathered rows."""
 
 import contextlib
 import ctypes
@@ -24,13 +24,13 @@ OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
 def _make_csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return weights, sources and offsets of the matrix, and its shape; row k of the weights belongs to position k."""
+    """Return weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
     return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
 
 
 def make_sparse_product(case: Case) -> Call:
-    """Multiply with the sparse matrix of ``scipy.sparse``."""
+    """Return a call of the product with a sparse matrix of ``scipy.sparse``."""
     from scipy.sparse import csr_matrix
 
     weight, indices, offsets, shape = _make_csr(case)
@@ -42,7 +42,7 @@ CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy 
 
 
 def make_cusparse_product(case: Case) -> Call:
-    """Multiply with cuSPARSE: CSR_ALG2, row-major dense matrices, and all preparation before the first product.
+    """Return a call of cuSPARSE's product with CSR_ALG2 and row-major dense matrices; all preparation is done before.
 
     CuPy's own ``matrix @ dense`` creates descriptors at every call, and copies dense matrices that are in C order.
     """
@@ -76,11 +76,11 @@ def make_cusparse_product(case: Case) -> Call:
 
 
 def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
-    """Let cuSPARSE analyse the matrix beforehand: CuPy has no function for this, but has loaded the library."""
+    """Let cuSPARSE analyse the matrix, through ctypes: CuPy has loaded the library but does not wrap this function."""
     for name in ("libcusparse.so.12", "libcusparse.so.11"):
         with contextlib.suppress(OSError, AttributeError):
             function = ctypes.CDLL(name).cusparseSpMM_preprocess
-            numbers = {1, 2, 8, 9}  # enumerations; the others are pointers
+            numbers = {1, 2, 8, 9}  # arguments that are enumerations; the others are pointers
             arguments = [ctypes.c_int(v) if k in numbers else ctypes.c_void_p(v) for k, v in enumerate(call)]
             status = function(*arguments, ctypes.c_void_p(buffer))
             if status:
@@ -89,7 +89,7 @@ def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
 
 
 def make_sparse_convolution(case: Case, device: str) -> Call:
-    """Apply SimpleConv to torch's sparse matrix, whose product it uses."""
+    """Return a call of SimpleConv on a sparse matrix of torch, whose product it uses."""
     import torch
     from torch_geometric.nn import SimpleConv
 
@@ -103,7 +103,7 @@ def make_sparse_convolution(case: Case, device: str) -> Call:
 
 
 def _make_edge_aggregate(case: Case, device: str) -> Callable[[Any, Any], Any]:
-    """Sum embeddings times weights over the list of edges."""
+    """Return a function that sums embeddings times weights over the list of edges."""
     from torch_geometric.nn import SimpleConv
 
     edges, size = list_edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)

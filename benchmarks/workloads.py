@@ -1,4 +1,4 @@
-"""Workloads: operators, sizes and peers; everything else comes from the operator table."""
+"""Workloads, which name operators, sizes and peers; everything else comes from the operator table."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,29 +26,29 @@ class Step:
     operator: str
     wrt: tuple[str, ...] | None = None  # requested fields
     zero: tuple[str, ...] = ()  # cotangents that are passed as None
-    operations: str | None = None  # formula for operations, if the table's count, which is for all fields, is too large
-    # Arguments that are results of earlier steps: ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
+    operations: str | None = None  # formula for the operations; the table's count is for all fields
+    # Arguments that are results of earlier steps, such as ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     from_steps: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def op(self) -> Operator:
-        """Its entry in the operator table."""
+        """Entry of the step's operator in the operator table."""
         return OPERATORS[self.operator]
 
     @property
     def fields(self) -> tuple[Array, ...]:
-        """The arrays that it returns."""
+        """Arrays that the step returns."""
         return tuple(f for f in self.op.fields if self.wrt is None or f.name in self.wrt)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A program that users would run without trigraph."""
+    """Program of another package that computes a workload."""
 
     make: "Callable[[Case], Call]"
     about: str  # description for the record
-    requires: tuple[str, ...] = ()  # modules that it imports
-    device: bool = False  # whether it runs on a CUDA device
+    requires: tuple[str, ...] = ()  # modules that the peer imports
+    device: bool = False  # whether the peer runs on a CUDA device
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Workload:
     # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # or "power law": the distribution of edges, or triplets
-    # Formula for the numbers that a run gathers in random order; "0" if gathering does not limit its speed.
+    # Formula for how many numbers a run gathers in random order; "0" if gathering does not limit the speed.
     gathered: str = "0"
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
-        """The definitions of its steps."""
+        """Operator definitions of the steps."""
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     @property
@@ -80,7 +80,7 @@ class Workload:
         return (*self.backends, *peers)
 
     def scale_sizes(self, size: str) -> dict[str, int]:
-        """Return the sizes of a full, small or tiny run, which differ in entities (edges, nodes), not in widths."""
+        """Return the sizes of a full, small or tiny run, which differ in numbers of entities (edges, nodes) only."""
         entities = [n for n in self.sizes if size != "full" and SYMBOLS[n].minimum == 0]
         fewer = {
             n: max(1, round(self.sizes[n] / 20)) if size == "small" else min(self.sizes[n], TINY) for n in entities
@@ -88,11 +88,11 @@ class Workload:
         return {**self.sizes, **fewer}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Build the inputs; return a contender ready to run; raise Unavailable if a module that it needs is missing."""
+        """Build the inputs; return a contender ready to run. Raise ContenderUnavailable if a module is missing."""
         peer = self.peers.get(name)
         require_modules(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
-        case = convert_indices(case, np.int32) if name == "gpu" else case  # as in layers
+        case = convert_indices(case, np.int32) if name == "gpu" else case  # as in layers of trigraph.torch
         return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
@@ -100,7 +100,7 @@ class Workload:
         return self.peers[name].about if name in self.peers else ""
 
     def is_peer(self, name: str) -> bool:
-        """Return whether users run a contender without trigraph."""
+        """Return whether a contender does not use trigraph."""
         return name in self.peers
 
     def with_power_law_graph(self) -> "Workload":
@@ -121,7 +121,7 @@ class Workload:
         return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return sizes, has_<optional input>, and numbers of choices: everything on which shapes depend."""
+        """Return everything on which shapes depend: sizes, has_<optional input>, and numbers of choices."""
         bindings = dict(sizes)
         for spec in self.definitions:
             bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional}
@@ -134,7 +134,7 @@ class Workload:
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
-        """Return the input arrays of a step, without results of fwd, which come from an earlier step or are omitted."""
+        """Return the input arrays of a step, except results of fwd, which come from an earlier step or are omitted."""
         inputs = (a for a in step.op.arguments if not a.given_back and a.name not in (*step.zero, *step.from_steps))
         return tuple(a for a in inputs if not self.is_absent(a.name))
 
@@ -145,7 +145,7 @@ class Workload:
         return tuple(f for f in step.fields if f in returned)
 
     def key(self, op: Operator, name: str) -> str:
-        """Return the name of an operator's argument in a case.
+        """Return the name of an operator's argument in a `Case`.
 
         A name (``weight``) with different shapes in several definitions is qualified: ``interaction_bilinear.weight``.
         """
@@ -167,7 +167,7 @@ class Case:
 
     @property
     def graph(self) -> Any:
-        """The graph, for operators with a single one."""
+        """The graph, for operators with a single graph."""
         return self.graphs["graph"]
 
 
@@ -176,7 +176,7 @@ def _draw_arrays(
 ) -> dict[str, np.ndarray]:
     """Draw arrays as the verification does, but with distances of at least 0.3 cutoffs, like those of atoms.
 
-    At much smaller distances PyTorch Geometric's closed forms of spherical Bessel functions lose all digits in float32.
+    At much smaller distances, PyTorch Geometric's closed forms of spherical Bessel functions lose all float32 digits.
     """
     arrays = draw_arrays(wanted, sizes, dtype, rng)
     near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
@@ -184,7 +184,7 @@ def _draw_arrays(
 
 
 def _list_attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return attributes: the given sizes, and settings or defaults of choices and numbers."""
+    """Return an operator's attributes: the given sizes, and settings or defaults of choices and numbers."""
     return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
@@ -194,7 +194,7 @@ def _select_graphs(op: Operator, case: Case) -> dict[str, Any]:
 
 
 def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
-    """Redraw rows until no value is so close to a kink that rounding could change its side."""
+    """Redraw rows until no value is so close to a kink that rounding could move it across the kink."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
         keywords = _list_attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(forward, case)
@@ -215,9 +215,9 @@ def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Arra
 
 
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> Case:
-    """Draw the inputs of a workload as the table describes them, away from the kinks that it names.
+    """Draw the inputs of a workload as the table describes them, away from the kinks that the table names.
 
-    Near a kink, rounding can make correct programs differ by a whole term; elsewhere their results compare tightly.
+    Near a kink, rounding can make correct programs differ by a whole term; elsewhere their results agree closely.
     """
     rng = np.random.default_rng(0)
     bindings = workload.bound(sizes)
@@ -236,7 +236,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
 
 
 def convert_indices(case: Case, dtype: Any) -> Case:
-    """Return a case whose graphs have indices of another dtype."""
+    """Return the case with graph indices of another dtype."""
 
     def convert_graph(graph: Any) -> Any:
         if graph is None:
@@ -248,9 +248,9 @@ def convert_indices(case: Case, dtype: Any) -> Case:
 
 
 def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
-    """Return the steps through the front door, including checks, as a user calls them; the case has NumPy arrays.
+    """Return a call of the steps through trigraph's public functions, checks included; the case has NumPy arrays.
 
-    Arrays passed from step to step are not returned.
+    The call does not return arrays that are passed from step to step.
     """
     if BACKENDS[backend][1] == "cupy":
         arrays, graphs = ({n: to_device(v) for n, v in named.items()} for named in (case.arrays, case.graphs))

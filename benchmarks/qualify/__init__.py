@@ -1,6 +1,6 @@
-"""What `trigraph qualify` runs: it shows whether a device computes right with these kernels, and how fast.
+"""The command `trigraph qualify`, which checks the results of the kernels on a device and measures their speed.
 
-The command (`cli`) starts a process for every part of every stage and keeps to a deadline (`driver`); a part notes what
-it finds as it goes (`notes`), so that nothing is lost when it crashes or is ended. Each stage is a module in `stages`.
-`place` is the device, or in a rehearsal the CPU: gpu-host and NumPy, for tests of the command itself.
+The command (`cli`) runs every part of every stage in its own process until a deadline (`driver`). A part writes its
+findings to a file at once (`part`), so that no finding is lost if the part crashes or is stopped. Each stage is a
+module in `stages`. `place` is the device or, in a rehearsal that tests the command itself, the CPU (gpu-host, NumPy).
 """

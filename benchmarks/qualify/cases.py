@@ -1,4 +1,4 @@
-"""Small cases that reach every kernel, compared with the judge, for sanitizers of a device and of gpu-host."""
+"""Small cases that reach every kernel and are compared with the judge, for sanitizers on a device and in gpu-host."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,14 +24,14 @@ HUB, BROAD, MANY = [3, 0, 0, 0, 300, 128, 0, 1], [3, 0, 130], [1, 0, 2] * 90
 
 @dataclass(frozen=True)
 class Small:
-    """One case of a family."""
+    """Small case of a family."""
 
-    dtype: str  # graphs have int32 beside float32, else int64
-    graph: Sequence[Any]  # in-degrees of nodes; pairs of nodes that are joined both ways; or the triplets of each edge
+    dtype: str  # float32 arrays come with int32 graphs, float64 arrays with int64 graphs
+    graph: Sequence[Any]  # in-degrees of nodes; pairs of nodes joined both ways; or numbers of triplets by edge
     sizes: Mapping[str, int]
     setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble_case`
-    half: str | None = None  # half precision of the arrays that may have it
-    spoilt: bool = False  # whether an edge's vector is NaN, for which blocks take another way
+    half: str | None = None  # half-precision dtype of the arrays that may have it
+    spoilt: bool = False  # whether an edge's vector is NaN, for which blocks sum over pairs
 
 
 def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> Small:
@@ -66,30 +66,30 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(nodes) for j in range(i)]
 
 
-# Rows of two and of three pieces (hub), more than one block of rows (many), widths beyond one tile in each direction,
-# that 16 bytes divide and others, wider than a warp, and of one; isolated nodes.
+# The cases have rows of two and three pieces ("hub"), several blocks of rows ("many"), isolated nodes, widths of 1 and
+# beyond a tile or a warp, and rows whose size is or is not a multiple of 16 bytes.
 CASES: dict[str, dict[str, Small]] = {
     "gno": {
         "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
-        # The three shapes of tiles of products.
+        # The three tile shapes of matrix products.
         **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
-        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole ones, and shares of one
+        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole slabs, and shares of a slab
         "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },
     "dimenet": {
-        # More edges than degrees, parallel ones and self edges; two tiles of channels, two blocks of staged edges.
+        # More edges than degrees, parallel edges and self loops; two tiles of channels, two blocks of staged edges.
         "crystal": _dimenet("float32", _every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
         "molecule": _dimenet("float64", _every_pair(5), 7, (5, 2, 8, 3), "node"),
         "dense": _dimenet("float64", _every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
-        # Two tiles of channels and two of rows of the second weights, with as many degrees as models have.
+        # Two tiles of channels, two tiles of rows of the second weights, and the usual number of degrees.
         "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
         # More in-edges and out-edges at every node than degrees, so that all sums are linear.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
         "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), spoilt=True),
-        # One node with many edges, so that sums are cut; its block has more nodes than its chunks are long.
+        # A node with many edges, so that sums are cut; a block with more nodes than its chunks have edges.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
         "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),
@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, Small]] = {
         "half, wide": _gat("float32", HUB, (2, 8), False, "ELU", True, "float16"),
         "brain": _gat("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
         "brain, wide": _gat("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
-        **{  # every type with heads that are concatenated or averaged, of widths that 16 bytes divide and others
+        **{  # every dtype, concatenated or averaged heads, and rows that are a multiple of 16 bytes or not
             f"{half or dtype}, {width}, {concat}": _gat(dtype, [3, 0, 2], (2, width), concat, "tanh", False, half)
             for dtype, half in (("float32", None), ("float64", None), ("float32", "float16"), ("float32", "bfloat16"))
             for width in (3, 8)
@@ -128,16 +128,16 @@ CASES: dict[str, dict[str, Small]] = {
         "deep": _gemnet("float32", [5, 20], 1, 3, 18, 17, 5),
         "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
         "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
-        # The three shapes of tiles of products; "hub" has one of them.
+        # The three tile shapes of matrix products; "hub" has one of them.
         **{f"{width} outputs": _gemnet("float32", [2], 1, 7, 1, 5, width) for width in (40, 66)},
     },
 }
 
 
 def subset(family: str) -> tuple[str, ...]:
-    """Return the instances that the cases reach: float64 with int64, the others with int32; half of all.
+    """Return the instances that the cases reach, half of all: float64 with int64, and the others with int32.
 
-    Those of SiLU and of the search for neighbours, which are no operators, have tests of their own.
+    Instances of SiLU and of the neighbour search, which are not operators, have separate tests.
     """
 
     def kept(instance: str) -> bool:
@@ -151,7 +151,7 @@ def subset(family: str) -> tuple[str, ...]:
 
 
 def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return graph objects, and the sizes of those operators of the family that have none."""
+    """Return graph objects, and the sizes that operators without graphs need."""
     index, count = INDEX[case.dtype], len(case.graph)
     if family == "dimenet":
         joined = np.array(case.graph, index).reshape(-1, 2)
@@ -159,7 +159,7 @@ def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[st
         ends, vec = np.concatenate([joined, joined[:, ::-1]]), np.concatenate([half, -half]).astype(case.dtype)
         graph, order = EdgeGraph.sorted(ends[:, 0].copy(), ends[:, 1].copy(), case.sizes["num_nodes"], vec=vec)
         return {"graph": graph, "vec": vec[order]}, {"num_edges": graph.num_edges}
-    if family == "gemnet":  # most edges are those of the first atom, and not every input row is used
+    if family == "gemnet":  # most edges belong to the first atom, and not every input row is used
         triplets = rng.permutation(np.repeat(np.arange(count, dtype=index), case.graph))
         atoms = case.sizes["num_outputs"]
         atom = rng.permutation(np.maximum(np.arange(count) - count + atoms, 0)).astype(index)
@@ -176,7 +176,7 @@ def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[st
 
 
 def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
-    """Return all arguments of the operators, by the definition and its setting."""
+    """Return all arguments of the operators, by definition and setting."""
     case, rng = CASES[family][name], np.random.default_rng(seed)
     graphs, sizes = _graphs(family, case, rng)
     made = {}
@@ -188,7 +188,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
             if "vec" in values:
                 values["vec"] = graphs["vec"].copy()
                 values["vec"][:1] = np.nan if case.spoilt else values["vec"][:1]
-            if "attention_weights" in values:  # scores of which several count in a softmax
+            if "attention_weights" in values:  # scaled so that several scores contribute to a softmax
                 values["attention_weights"] = values["attention_weights"] / np.sqrt(
                     case.sizes["dim_head"], dtype=case.dtype
                 )
@@ -199,7 +199,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
 
 
 def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what an operator is called with: all, each cotangent alone, what the forward has returned, each field."""
+    """Yield labels and arguments of calls: all arguments, each cotangent alone, and with results of the forward."""
     arguments = {n: values.get(n) for n in op.parameters if n != "wrt"}
     yield "", arguments
     ggs = [n for n in arguments if n.startswith("gg_") and arguments[n] is not None]
@@ -211,12 +211,12 @@ def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) 
 
 
 def _computed(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an operator by the kernels."""
+    """Return the fields of an operator, computed by the kernels."""
     return name_fields_of_result(op, getattr(gpu, op.name)(**values))
 
 
 def _judged(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an operator by the judge, (3, ...): two parts of the value, and the sum of its |terms|."""
+    """Return the fields of an operator from the judge, (3, ...): two parts of the value, and the sum of |terms|."""
     arrays = {a.name for a in op.arguments}
     wide = {n: v.astype(np.float64) if n in arrays and v is not None else v for n, v in values.items()}
     return compute_with_judge(
@@ -242,9 +242,9 @@ def results(
 
 
 def _close(what: str, got: Any, right: Any, third: bool) -> None:
-    """Assert that the same numbers are finite, and within the tolerance of sums in chunks; integers are equal.
+    """Assert that the same numbers are finite and within the tolerance of chunked sums, or that integers are equal.
 
-    In third derivatives, a NaN may reach fewer numbers than in the judge's.
+    In third derivatives, a NaN may reach fewer numbers than in the judge.
     """
     if got.dtype.kind == "i":
         assert np.array_equal(got, right), what
@@ -252,10 +252,10 @@ def _close(what: str, got: Any, right: Any, third: bool) -> None:
     value, _, scale = right
     half, finite = got.dtype.itemsize == 2, np.isfinite(value)
     assert (np.isfinite(got) >= finite if third else np.isfinite(got) == finite).all(), what
-    # The judge's scale is NaN for a constant function of a NaN; the largest value stands for it.
+    # The judge's scale is NaN for a constant function of a NaN; the largest value replaces it.
     scale = np.where(np.isfinite(scale), scale, abs(value).max(initial=0, where=finite))
     bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy_tolerance(True, 0) * scale
-    if half:  # sums are made in float32 and rounded once
+    if half:  # sums are computed in float32 and rounded once
         unit = tolerances.eps(got.dtype.name) / 2
         bound += unit * np.maximum(abs(value), tolerances.tiny(got.dtype.name))
     with np.errstate(invalid="ignore"):
@@ -265,18 +265,18 @@ def _close(what: str, got: Any, right: Any, third: bool) -> None:
 
 @cache
 def expected(family: str, name: str) -> dict[str, dict[str, Any]]:
-    """Return the judge's results of a case, computed once in a process."""
+    """Return the judge's results for a case, computed once per process."""
     return results(_judged, make(family, name))
 
 
 def run(family: str, place: Device) -> dict[str, np.ndarray]:
-    """Compare all cases of a family with the judge; return every array that the kernels gave.
+    """Compare all cases of a family with the judge; return every array that the kernels computed.
 
-    If the family has kernels for tensor cores, float32 is computed with and without these.
+    If the family has kernels for tensor cores, float32 cases run with and without them.
     """
     collected: dict[str, np.ndarray] = {}
     tensor_kernels = any(TENSOR in name for name in INSTANCES[family])
-    with sums.small_blocks():  # so that small cases have several
+    with sums.small_blocks():  # splits small cases into several blocks
         for name, case in CASES[family].items():
             if case.half and not (
                 case.half in list_half_dtypes() and takes_dtype(place.backend, find_half_dtype(case.half))

@@ -1,4 +1,4 @@
-"""Runs the parts of all stages, each in a process of its own, within a deadline, and keeps the record."""
+"""Run the parts of all stages, each in its own process, within a deadline, and write the record."""
 
 import contextlib
 import importlib
@@ -17,17 +17,17 @@ from trigraph.benchmarks.qualify.part import read
 from trigraph.benchmarks.qualify.place import Device
 
 RESERVE = 5.0  # seconds kept for the summary
-LEAST = 2.0  # seconds under which a part is not begun
-LAST_LINES = 12  # of the output of a part that failed
+LEAST = 2.0  # seconds that must be left for a part to start
+LAST_LINES = 12  # number of output lines kept of a part that crashed
 
 
 class Stage(NamedTuple):
-    """A stage: its name, its share of the time that is left when it begins, and the package that its module is in.
+    """A stage: its name, its share of the time that is left when it begins, and the package that contains its module.
 
-    The module has ``parts(place)``, names of parts in the order of their worth, and ``run(part, place, notes)``. It may
-    have ``prefix(part, place)``, a tool that stands before the command, ``read(part, output)``, lines made of what the
-    process printed, ``AT_ONCE``: whether parts may run together, and ``ALONE``: whether a part has the device for
-    itself, to time (default: False; None if it sees to that itself, by `part.locked`).
+    The module has ``parts(place)``, names of parts, the most informative first, and ``run(part, place, notes)``. It may
+    have ``prefix(part, place)``, a tool that runs the command; ``read(part, output)``, lines made from the output of
+    the process; ``AT_ONCE``, whether parts may run concurrently; and ``ALONE``, whether a part needs exclusive use of
+    the device for timing (default: False; None if the part locks the device itself, by `part.locked`).
     """
 
     name: str
@@ -51,7 +51,7 @@ STAGES = (
 
 
 class _Parts:
-    """The parts of one stage, which end at a time of the monotonic clock at the latest."""
+    """Runs the parts of one stage, and stops them at the time `end` of the monotonic clock."""
 
     def __init__(self, stage: Stage, place: Device, folder: Path, end: float) -> None:
         self._stage, self._place, self._folder, self._end = stage, place, folder, end
@@ -60,10 +60,10 @@ class _Parts:
         self._processes: list[subprocess.Popen[Any]] = []
 
     def run(self, chosen: Sequence[str], kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-        """Return what is known of each part, by default of all, and let it be `kept` as it comes."""
+        """Run the `chosen` parts (default: all); return their records, and call `kept` after each part."""
         try:
             names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
-        except Exception as error:  # CuPy without a device, say: the other stages go on
+        except Exception as error:  # such as CuPy without a device; the other stages still run
             return [_known("", "crashed", repr(error))]
         records: list[dict[str, Any]] = []
         pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
@@ -71,8 +71,8 @@ class _Parts:
             for record in pool.map(self._part, names):
                 records.append(record)
                 kept(records)
-        finally:  # also at the user's Ctrl-C
-            self._end = 0.0  # for a part that begins just now
+        finally:  # also after Ctrl-C
+            self._end = 0.0  # keeps further parts from starting
             pool.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
                 _stop(process)
@@ -86,7 +86,7 @@ class _Parts:
         notes.unlink(missing_ok=True)
         try:
             prefix = self._module.prefix(part, self._place) if hasattr(self._module, "prefix") else []
-        except FileNotFoundError as error:  # a tool that is not there
+        except FileNotFoundError as error:  # a tool is not installed
             return _known(part, "not run", str(error))
         if self._end - begun < LEAST:
             return _known(part, "not run", "no time was left")
@@ -105,7 +105,7 @@ class _Parts:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
         _stop(process)
         printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
-        if hasattr(self._module, "read") and state != "out of time":  # what was cut off has come to no result
+        if hasattr(self._module, "read") and state != "out of time":  # a stopped process has printed no result
             lines += self._module.read(part, printed)
         if state == "crashed":
             note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
@@ -113,14 +113,14 @@ class _Parts:
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:
-    """End a process and whatever it has started at once; what has ended is left alone."""
+    """Kill a process and all of its children, unless it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _ended(status: int) -> str:
-    """Tell how a process ended."""
+    """Describe how a process ended."""
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
@@ -129,7 +129,7 @@ def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any =
 
 
 def passed(parts: Sequence[dict[str, Any]]) -> bool | None:
-    """Whether all parts were done and passed; None if nothing failed, but a part was not run or cut off."""
+    """Return whether all parts ran and passed; None if none failed, but some part did not run or was stopped."""
     states = {part["status"] for part in parts}
     if "crashed" in states or any(line["passed"] is False for part in parts for line in part["lines"]):
         return False
@@ -144,11 +144,11 @@ def qualify(
     chosen: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run all parts of the stages, or those `chosen`; return the record, kept in ``out / "record.json"`` all the time.
+    """Run all or the `chosen` parts of the stages; return the record, written to ``record.json`` after each part.
 
-    ``out / "parts"`` has what each part noted and printed. After `deadline` seconds everything has ended, the summary
-    included. A stage may take its share of what is left when it begins, the last one all of it; what it does not need
-    is left to later ones.
+    ``out / "parts"`` has the notes and the output of each part. Everything, including the summary, ends within
+    `deadline` seconds. A stage may take its share of the time that is left when it begins, and the last stage may take
+    all of it; later stages can use the time that a stage does not need.
     """
     begun = time.monotonic()
     folder = out / "parts"
@@ -157,7 +157,7 @@ def qualify(
         "format": 1,
         "rehearsal": place.rehearsal,
         "backend": place.backend,
-        "kit": os.environ.get("TRIGRAPH_KIT", ""),  # where the wheel of `make qualify-kit` comes from
+        "kit": os.environ.get("TRIGRAPH_KIT", ""),  # origin of the wheel of `make qualify-kit`
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,
         "chosen": list(chosen),
@@ -175,7 +175,7 @@ def qualify(
             now = time.monotonic()
             entry.update(passed=passed(parts), seconds=now - start, parts=parts)
             record["seconds"] = now - begun
-            whole = out / "record.part"  # a reader finds the old one or the new one
+            whole = out / "record.part"  # renamed when complete, so that readers see a whole record
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             whole.replace(out / "record.json")
 

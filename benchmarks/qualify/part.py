@@ -1,7 +1,7 @@
-"""The process of one part of a stage, and what it notes: ``python -m trigraph.benchmarks.qualify.part``.
+"""The process of one part of a stage, and its notes: ``python -m trigraph.benchmarks.qualify.part``.
 
-Its arguments are the place, the stage's module, the part and a file, to which each line is written as it is found: a
-crash loses nothing that was found before.
+Its arguments are the place, the stage's module, the part and a file. Each finding is written to the file at once, so
+that a crash loses no earlier finding.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ LOCK = Path(tempfile.gettempdir()) / f"trigraph-qualify-{os.getuid()}.lock"
 
 @contextlib.contextmanager
 def locked(alone: bool) -> Iterator[None]:
-    """Use the device with others, or, to time, `alone`: without any other part of any qualification on this machine."""
+    """Share the device with other parts, or, for timing, use it `alone` of all qualifications on this machine."""
     with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: NumPy's numbers as Python's, what is not finite as text."""
+    """Convert a value for JSON: NumPy's numbers to Python's, and numbers that are not finite to text."""
     if isinstance(value, dict):
         return {str(name): _plain(v) for name, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -44,10 +44,10 @@ def _plain(value: Any) -> Any:
 
 
 class Notes:
-    """Lines of one part.
+    """Lines with the findings of one part.
 
-    A line is a dict with a `name` and `passed`: True, False, or None for what is a measurement, or was left out and
-    says why under `note`.
+    A line is a dict with a `name` and `passed`: True, False, or None for a measurement or for a check that was left out
+    for the reason in `note`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +62,7 @@ class Notes:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file; one that a crash has cut is left out."""
+    """Return the lines of a file, except a line that a crash has truncated."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         with suppress(ValueError):
@@ -71,7 +71,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run one part of a stage; an exception is on the standard error, as ever."""
+    """Run the part of a stage that the command line names."""
     where, module, part, path = sys.argv[1:]
     stage = importlib.import_module(module)
     alone = getattr(stage, "ALONE", False)

@@ -1,4 +1,4 @@
-"""Where a qualification runs: on the CUDA device, or in a rehearsal on the CPU, by the same lines of Python."""
+"""Interface to the CUDA device or, in a rehearsal, to the CPU, so that all checks have the same code for both."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ class Device:
 
     backend: Any = "gpu"
     rehearsal = False
-    #: Parts that may run at once, where they are not timed; each has a context of its own on the device.
+    #: Maximum number of concurrent parts that are not timed; each has its own context on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
 
     @property
@@ -44,30 +44,30 @@ class Device:
         return cupy
 
     def moved(self, value: Any) -> Any:
-        """Return arguments with arrays of this place instead of NumPy's, graphs too."""
+        """Return the arguments with NumPy's arrays, also in graphs, moved to this device."""
         return {n: self.moved(v) for n, v in value.items()} if isinstance(value, dict) else to_device(value)
 
     def hosted(self, value: Any) -> Any:
-        """Return arrays, and dicts of them, as NumPy has them; None is None."""
+        """Return arrays, or dicts of arrays, as NumPy arrays; None stays None."""
         if isinstance(value, dict):
             return {name: self.hosted(v) for name, v in value.items()}
         return None if value is None else np.asarray(self.xp.asnumpy(value))
 
     def size(self, full: int, small: int) -> int:
-        """Return a size: that of a device, or of a rehearsal."""
+        """Return `full` for a device, or `small` for a rehearsal."""
         return small if self.rehearsal else full
 
     def synchronize(self) -> None:
-        """Wait for all that the device has been given."""
+        """Wait until the device has finished all submitted work."""
         self.xp.cuda.Device().synchronize()
 
     def free_bytes(self) -> int:
-        """Return how much memory is free."""
+        """Return the free memory in bytes."""
         self.xp.get_default_memory_pool().free_all_blocks()
         return int(self.xp.cuda.runtime.memGetInfo()[0])
 
     def seconds(self, call: Call, number: int = 1) -> float:
-        """Return the seconds of one call, between two events on the current stream."""
+        """Return the seconds of one call, measured between two events on the current stream."""
         cuda = self.xp.cuda
         start, stop = cuda.Event(), cuda.Event()
         start.record()
@@ -78,19 +78,19 @@ class Device:
         return float(cuda.get_elapsed_time(start, stop)) / 1000 / number
 
     def stream(self) -> Any:
-        """Return a new stream that waits for no other; ``with`` makes it this thread's current one."""
+        """Return a new stream that does not wait for others; ``with`` makes it the thread's current stream."""
         return self.xp.cuda.Stream(non_blocking=True)
 
     def captured(self, call: Call) -> tuple[Any, Call]:
         """Capture a call in a CUDA graph; return its results, and a function that replays it and waits.
 
-        The workspace comes from a pool that is nobody else's and lives as long as the function.
+        The workspace comes from a separate memory pool, which lives as long as the function.
         """
         cuda = self.xp.cuda
-        self.synchronize()  # the new stream waits for nobody, and the arguments may still be written
+        self.synchronize()  # arguments may still be written, and the new stream does not wait
         pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
         with stream, cuda.using_allocator(pool.malloc):
-            call()  # compiles and loads the kernels, which a capture cannot, and brings memory to the pool
+            call()  # compiles and loads the kernels, which a capture cannot do, and fills the pool
             stream.synchronize()
             stream.begin_capture()
             try:
@@ -108,7 +108,7 @@ class Device:
 
     @contextlib.contextmanager
     def poisoned(self) -> Iterator[None]:
-        """Let memory that nobody has written hold NaN, and -1 in integers."""
+        """Fill uninitialised arrays with NaN, or with -1 if they have integers."""
         xp, empty = self.xp, self.xp.empty
 
         def filled(shape: Any, dtype: Any = float, *rest: Any, **options: Any) -> Any:
@@ -123,7 +123,7 @@ class Device:
             yield
 
     def properties(self) -> dict[str, Any]:
-        """Return what the device says of itself, and the versions around it."""
+        """Return the properties of the device, and the versions of driver, CUDA and CuPy."""
         cuda = self.xp.cuda
         values = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())
         return {
@@ -135,12 +135,12 @@ class Device:
         }
 
     def architecture(self) -> str:
-        """Return ``"sm_90"`` and the like."""
+        """Return the device's architecture, such as ``"sm_90"``."""
         return f"sm_{self.xp.cuda.Device().compute_capability}"
 
 
 class Rehearsal(Device):
-    """The CPU in place of a device: gpu-host, NumPy, tiny sizes. It is evidence for the command, not for a device."""
+    """The CPU in place of a device (gpu-host, NumPy, tiny sizes), which tests the command but no device."""
 
     backend = "gpu-host"
     rehearsal = True
@@ -148,31 +148,31 @@ class Rehearsal(Device):
     xp: Any = np
 
     def moved(self, value: Any) -> Any:
-        """Return the argument."""
+        """Return the argument unchanged."""
         return value
 
     hosted = moved
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Do nothing, since the CPU does not run asynchronously."""
 
     def free_bytes(self) -> int:
-        """Return how much memory a rehearsal may take."""
+        """Return the memory in bytes that a rehearsal may take."""
         return 1 << 28
 
     def seconds(self, call: Call, number: int = 1) -> float:
-        """Return the seconds of one call by the CPU's clock, which stand for nothing."""
+        """Return the seconds of one call on the CPU, which say nothing about a device."""
         begun = time.perf_counter()
         for _ in range(number):
             call()
         return (time.perf_counter() - begun) / number
 
     def stream(self) -> Any:
-        """Return something that ``with`` takes."""
+        """Return a context that does nothing."""
         return contextlib.nullcontext(self)
 
     def captured(self, call: Call) -> tuple[Any, Call]:
-        """Return the results of a call, and a function that writes those of another one over them."""
+        """Return the results of a call, and a function that overwrites them with the results of another call."""
         results = call()
 
         def replay() -> None:
@@ -183,10 +183,10 @@ class Rehearsal(Device):
         return results, replay
 
     def properties(self) -> dict[str, Any]:
-        """Return what stands for a device."""
+        """Return properties that describe the rehearsal."""
         return {"device": {"name": "rehearsal on gpu-host, not a device", "multiProcessorCount": 1}}
 
 
 def place(name: str) -> Device:
-    """Return the place of a name, ``"gpu"`` or ``"gpu-host"``."""
+    """Return the device for backend ``"gpu"``, or the rehearsal for ``"gpu-host"``."""
     return Rehearsal() if name == "gpu-host" else Device()

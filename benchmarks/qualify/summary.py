@@ -1,4 +1,4 @@
-"""One page of what a qualification found: ``summary.md``, made from the record."""
+"""The page ``summary.md`` with the findings of a qualification, made from the record."""
 
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -7,8 +7,8 @@ from typing import Any
 
 from slopecheck.terminal import plain
 
-NOTE = 300  # characters
-# The verdicts, with the exit status of the command. Without `trigraph verify` of every family, little was checked.
+NOTE = 300  # maximum number of characters of a note
+# Verdicts with the exit status of the command. Without a complete `trigraph verify`, little was checked.
 VERDICTS = {"passed": 0, "failed": 1, "passed in part": 3, "little was checked": 4}
 
 
@@ -21,7 +21,7 @@ def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
 
 
 def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what the page tells of each stage: its verdict, counts, and what failed."""
+    """Yield the entries of the page for each stage: verdict, counts, and failures."""
     for stage in record["stages"]:
         lines = [line for part in stage["parts"] for line in part["lines"]]
         wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
@@ -39,13 +39,13 @@ def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _ends(note: str) -> str:
-    """Return the first line of a note and the last: how a process ended, and what it said."""
+    """Return the first and the last line of a note: how a process ended, and the end of its output."""
     lines = note.strip().splitlines() or [""]
     return "; ".join(dict.fromkeys((lines[0], lines[-1].strip())))
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was not run or was cut off, and why."""
+    """Yield what was not run or was stopped, and the reason."""
     for name in record.get("left_out", ()):
         yield name, "another --stage was asked for"
     for stage in record["stages"]:
@@ -70,7 +70,7 @@ def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any
         row["ms"][line["index"]] = 1e3 * line["seconds"]
         row["summary"] = line["summary"]
         bounds = [(amount / ceilings[name], name) for name, amount in line["least"].items() if name in ceilings]
-        if bounds:  # the least seconds that the workload can take, and which ceiling says so
+        if bounds:  # the least seconds that the workload can take, and the ceiling that determines them
             least, row["bound_by"] = max(bounds)
             row["bound_ms"] = 1e3 * least
             row["share"][line["index"]] = least / line["seconds"]
@@ -78,7 +78,7 @@ def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any
 
 
 def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows."""
+    """Return the contents of the page."""
     ceilings = {line["ceiling"]: line["value"] for line in _lines(record, "environment") if "ceiling" in line}
     versions = next((line for line in _lines(record, "environment") if line["name"] == "environment"), {})
     stages = list(_stages(record))
@@ -107,7 +107,7 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the page into a folder; return what it shows."""
+    """Write the page into a folder; return its contents."""
     from jinja2 import Environment, StrictUndefined
 
     summary = summarise(record)

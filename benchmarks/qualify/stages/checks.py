@@ -1,6 +1,6 @@
-"""What only a device can show: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
+"""Checks that need a device: uninitialised memory, odd offsets, streams, threads, captures, extremes, sizes.
 
-Half precision, NaN and arrays of the caller's are checked by `trigraph verify`, the stage before this one.
+`trigraph verify`, an earlier stage, checks half precision, NaN and the caller's arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,8 +31,8 @@ SOME = (
     "interaction_bilinear_fwd",
     "gno_message_fwd",
 )
-ROUNDS = 20  # of streams and threads
-LARGE = 2**31  # products of sizes are beyond this
+ROUNDS = 20  # number of calls per stream or thread
+LARGE = 2**31  # the largest arrays have more elements than this
 Fields = dict[str, Any]
 
 
@@ -42,7 +42,7 @@ def parts(place: Device) -> list[str]:
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Make one check."""
+    """Run the check called `part`."""
     CHECKS[part](place, notes)
 
 
@@ -51,22 +51,22 @@ def _names(place: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str,
 
 
 def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
-    """Return arguments of an operator as the verification draws them, for the backends of NumPy, arrays writable."""
+    """Return arguments of an operator as the verification draws them: writable NumPy arrays, and graphs."""
     kind = next(v for v in list_variants(op.definition) if v.name == variant)
     values = build_case(op.definition, kind, dtype, seed).arguments(op)
     for value in values.values():
-        if hasattr(value, "prepare"):  # what graphs build at the first backward
+        if hasattr(value, "prepare"):  # builds what graphs otherwise build at the first backward
             value.prepare()
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
 def called(op: Operator, values: Mapping[str, Any], backend: str, out: Any = None) -> Fields:
-    """Return what an operator of the front door returns, by field."""
+    """Call an operator's public function; return its results by field."""
     return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
 def unlike(place: Device, got: Fields, right: Fields) -> str:
-    """Return the names of fields that differ in a bit."""
+    """Return the names of fields that are not bitwise identical."""
     pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
     return ", ".join(
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
@@ -74,14 +74,14 @@ def unlike(place: Device, got: Fields, right: Fields) -> str:
 
 
 def _spoil(fields: Fields) -> None:
-    """Let arrays hold what no operator returns."""
+    """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:
             array.fill(-7 if array.dtype.kind == "i" else np.nan)
 
 
 def _poisoned(place: Device, notes: Notes) -> None:
-    """Check that bits do not depend on what workspace, results and `out` hold before: NaN."""
+    """Check that results are bitwise identical if workspace, results and `out` are filled with NaN before."""
     for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(arguments_of(op))
@@ -97,7 +97,7 @@ def _poisoned(place: Device, notes: Notes) -> None:
 
 
 def _views(place: Device, notes: Notes) -> None:
-    """Check arrays that begin one element after a line of memory, where vector loads are not allowed."""
+    """Check arrays that start one element after an aligned address, where vector loads are not allowed."""
     for name in _names(place):
         op = OPERATORS[name]
         for dtype in ("float32", "float64"):
@@ -114,7 +114,7 @@ def _views(place: Device, notes: Notes) -> None:
 
 
 def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
-    """Return some calls, each with what it returned alone."""
+    """Return the names of some operators, with a call of each and its results."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
     for name in _names(place, SOME):
         op = OPERATORS[name]
@@ -125,7 +125,7 @@ def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
 
 
 def _streams(place: Device, notes: Notes) -> None:
-    """Check different calls on two streams at once."""
+    """Check different calls on two concurrent streams."""
     works, streams = _works(place), [place.stream(), place.stream()]
     calls: list[tuple[str, Fields, Fields]] = []
     for turn in range(ROUNDS):
@@ -138,7 +138,7 @@ def _streams(place: Device, notes: Notes) -> None:
 
 
 def _threads(place: Device, notes: Notes) -> None:
-    """Check the same calls in two threads, each with a stream of its own; whoever is first compiles the kernels."""
+    """Check the same calls in two threads, each with its own stream."""
     works = _works(place)
 
     def work(first: int) -> set[str]:
@@ -158,7 +158,7 @@ def _threads(place: Device, notes: Notes) -> None:
 
 
 def _capture(place: Device, notes: Notes) -> None:
-    """Check a captured call, replayed with other inputs after other calls have used the memory pool."""
+    """Check a captured call that is replayed with other inputs, before and after other calls use the memory pool."""
     for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(arguments_of(op))
@@ -177,7 +177,7 @@ def _capture(place: Device, notes: Notes) -> None:
 
 
 def _extremes(place: Device, notes: Notes) -> None:
-    """Check numbers near the ends of the range against the judge; where they are ill-conditioned, beside gpu-host."""
+    """Check numbers near the ends of the range against the judge, with gpu-host's error as limit if it is larger."""
     if unavailable("gpu-host"):
         notes.add("extremes", note=f"left out: gpu-host is {unavailable('gpu-host')}")
         return
@@ -187,7 +187,7 @@ def _extremes(place: Device, notes: Notes) -> None:
         fields = {f.name: f for f in op.fields}
         real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
         for first in real:
-            for power in (-140, 20):  # subnormal numbers are not zero
+            for power in (-140, 20):  # -140 checks that subnormal numbers are not flushed to zero
                 values = {**arguments, first: np.ldexp(arguments[first], power)}
                 with np.errstate(all="ignore"):
                     right = called(op, values, "gpu-host")
@@ -201,7 +201,7 @@ def _extremes(place: Device, notes: Notes) -> None:
 
 
 def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
-    """Whether the same numbers are finite, and the largest error within the table's tolerance or 8 times `right`'s."""
+    """Return whether the same numbers are finite, and the error is within `most` or 8 times the error of `right`."""
     if not (np.isfinite(got) == np.isfinite(right)).all():
         return False
     kept = np.isfinite(right)
@@ -211,7 +211,7 @@ def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray
 
 
 def _large(place: Device, notes: Notes) -> None:
-    """Check arrays of more than 2^31 numbers, and more than 2^24 edges."""
+    """Check arrays with more than 2^31 numbers, and graphs with more than 2^24 edges."""
     xp, limit = place.xp, place.size(LARGE, 2**12)
     nodes = place.size(2**24, 2**5) + 3
     dim = limit // (nodes - 3) + 1

@@ -1,4 +1,4 @@
-"""Every kernel compiled as the launcher does, into its cache on disk; which use local memory."""
+"""Compilation of every kernel as the launcher does it, into its cache on disk, and a check of local memory."""
 
 import os
 import time
@@ -21,12 +21,12 @@ def parts(where: Device) -> list[str]:
 
 
 def run(part: str, where: Device, notes: Notes) -> None:
-    """Compile, and note times and what was found."""
+    """Compile a first call's kernels or all kernels, and note times and findings."""
     (_first_call if part == "first call" else _all)(where, notes)
 
 
 def _first_call(where: Device, notes: Notes) -> None:
-    """Note the time of the first call of a small operator, which compiles unless the cache has it, and of a second."""
+    """Note the times of a first call of a small operator, which compiles unless cached, and of a second call."""
     import trigraph
 
     graph = where.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
@@ -39,26 +39,26 @@ def _first_call(where: Device, notes: Notes) -> None:
 
 
 def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
-    """Compile one instance as the launcher does; return the seconds, and what the driver says of it."""
+    """Compile one instance as the launcher does; return the seconds, and the registers and local memory it uses."""
     (name, family, instance), begun = arguments, time.perf_counter()
     where = place(name)
     if where.rehearsal:
         library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
-    launcher.AHEAD = False  # the other instances have their turn
+    launcher.AHEAD = False  # this function compiles the other instances one by one
     function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
 
 
 def _all(where: Device, notes: Notes) -> None:
-    """Compile everything in as many processes as there are processors."""
+    """Compile all instances in as many processes as there are processors."""
     names = [(where.backend, family, instance) for family, instances in INSTANCES.items() for instance in instances]
     names = names[::20] if where.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # what has used CUDA cannot be forked
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # a process that has used CUDA cannot be forked
         usages = dict(zip(names, pool.map(compiled, names), strict=True))
     slowest = max(usages, key=lambda name: usages[name][0])
     notes.add(
@@ -74,12 +74,12 @@ def _all(where: Device, notes: Notes) -> None:
 
 
 def _note_local_memory(where: Device, notes: Notes, usages: Mapping[str, Mapping[str, int]]) -> None:
-    """Note the kernels that have local memory (stack and spills) though they are not on the list of those."""
+    """Note the kernels that use local memory (stack or spills) although `gpu/spills.py` does not list them."""
     over = [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
     most = max(usages, key=lambda name: usages[name]["registers"])
     notes.add(
         "only kernels on the list use local memory",
-        not over if where.architecture() in ARCHITECTURES else None,  # others were never compiled for
+        not over if where.architecture() in ARCHITECTURES else None,  # the list covers only these architectures
         "; ".join(over[:10]),
         number=len(usages),
         over=over,

@@ -1,4 +1,4 @@
-"""Compiled potentials of forces, each timed in turn with the eager one."""
+"""Compiled potentials for forces, each timed alternately with the eager potential."""
 
 import os
 from collections.abc import Iterable
@@ -8,16 +8,16 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.models import COMPILED, CURVATURE, NAMES, beside, program_of
 
 AT_ONCE, ALONE = True, None
-THREADS = 4  # of torch's compiler for a part; each is a process that imports torch
+THREADS = 4  # processes of torch's compiler per part; each imports torch
 
 
 def parts(place: Device) -> list[str]:
-    """Return programs and contenders."""
+    """Return a part for each program and compiled contender, except training on curvature."""
     return contenders(place, (name for name in NAMES if name not in CURVATURE))
 
 
 def contenders(place: Device, names: Iterable[str]) -> list[str]:
-    """Return the compiled contenders of programs; in a rehearsal, which compiles nothing, ours, eager."""
+    """Return the compiled contenders of programs; in a rehearsal, which compiles nothing, trigraph's eager one."""
     if place.rehearsal:
         return [f"{next(iter(names))}, trigraph"]
     return [f"{name}, {c}" for name in names for c in program_of(name).contenders if c.endswith(COMPILED)]
@@ -25,6 +25,6 @@ def contenders(place: Device, names: Iterable[str]) -> list[str]:
 
 def run(part: str, place: Device, notes: Notes) -> None:
     """Compile and time one contender."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # before torch is imported
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # torch reads this when it is imported
     name, _, contender = part.partition(", ")
     beside(name, contender, place, notes)

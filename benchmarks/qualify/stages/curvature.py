@@ -1,4 +1,4 @@
-"""Compiled training on curvature, whose programs take the longest to compile: several minutes."""
+"""Compiled training on curvature, whose programs take several minutes to compile."""
 
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.compiled import ALONE, AT_ONCE, contenders, run
@@ -8,5 +8,5 @@ __all__ = ["ALONE", "AT_ONCE", "parts", "run"]
 
 
 def parts(place: Device) -> list[str]:
-    """Return programs and contenders."""
+    """Return a part for each program and compiled contender of training on curvature."""
     return contenders(place, CURVATURE)

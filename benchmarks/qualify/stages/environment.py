@@ -1,4 +1,4 @@
-"""What the device is, what surrounds it, and what bounds every kernel on it: the ceilings."""
+"""Properties of the device, software versions, and the ceilings (peak rates) that bound every kernel."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,p
 
 
 def parts(place: Device) -> list[str]:
-    """Return the one part."""
+    """Return the name of the only part."""
     return ["device"]
 
 
@@ -35,7 +35,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
 
 def _clocks(notes: Notes) -> None:
-    """Note what nvidia-smi tells, where it is there."""
+    """Note the clocks that nvidia-smi reports, if it is installed."""
     if shutil.which("nvidia-smi") is None:
         notes.add("clocks", None, "nvidia-smi is not there")
         return
@@ -49,13 +49,13 @@ def _clocks(notes: Notes) -> None:
 
 
 def best(place: Device, call: Any, number: int = 1) -> float:
-    """Return the seconds of the fastest round of a call, after one that warms it up."""
+    """Return the seconds of a call in the fastest round, after a warm-up call."""
     call()
     return min(place.seconds(call, number) for _ in range(ROUNDS))
 
 
 def ceilings(place: Device) -> list[tuple[str, float, str]]:
-    """Measure what the device can do: copy, gather of rows of 256 bytes, products (float16: tensor cores), launches."""
+    """Measure the peak rates of copies, gathers of rows of 256 bytes and products, and the time of a launch."""
     nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
     rates = [("copy", 2 * nbytes / best(place, make_copy_call(place.xp.__name__, nbytes, 1)), "bytes/s")]
     products = ("float16", "float32", "float64")
@@ -70,7 +70,7 @@ def ceilings(place: Device) -> list[tuple[str, float, str]]:
 
 
 def _gather(place: Device, table: Any, index: Any) -> Any:
-    """Return a call that reads the rows of a table that an index names, and adds them up by chunks."""
+    """Return a call that reads the indexed rows of a table and sums them in chunks."""
     xp = place.xp
     if place.rehearsal:
         return lambda: table[index].sum()

@@ -1,7 +1,7 @@
-"""Whole potentials of PyTorch Geometric's sizes beside its own, eager: times, device memory, and whether they agree.
+"""Eager potentials with the sizes of PyTorch Geometric's, compared with its models: times, device memory, results.
 
-One process makes and times all of them in turn: PyTorch Geometric's model alone takes half a minute to make. Parts of
-the stages of compiled potentials are made at once, and timed one after the other.
+One process builds and times all of them, because PyTorch Geometric's model takes half a minute to build. The stages of
+compiled potentials build their parts concurrently, and time them one after the other.
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from trigraph.benchmarks.run import peer_tolerance
 ALONE = None
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("molecules", "slab", "copper"))
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
-NAMES = (*(f"{name}-training" for name in FORCES), *CURVATURE, *FORCES)  # in the order of their worth
-COMPILED = "-compiled"  # ending of the contenders that torch.compile makes
+NAMES = (*(f"{name}-training" for name in FORCES), *CURVATURE, *FORCES)  # the most informative first
+COMPILED = "-compiled"  # suffix of contenders that torch.compile compiles
 
 
 def program_of(name: str) -> Program:
-    """Return the program of a name."""
+    """Return the program called `name`."""
     return next(program for program in PROGRAMS if program.name == name)
 
 
 def parts(place: Device) -> list[str]:
-    """Return the only part."""
+    """Return the name of the only part."""
     return ["eager"]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Time all programs, in a rehearsal the first, ours and PyTorch Geometric's in turn."""
+    """Time trigraph and PyTorch Geometric alternately for all programs, or in a rehearsal for the first one."""
     for name in NAMES[: place.size(len(NAMES), 1)]:
         beside(name, "pyg", place, notes)
 
 
 def beside(name: str, other: str, place: Device, notes: Notes) -> None:
-    """Time trigraph's eager program in turn with another contender, whose results are compared with its own."""
+    """Time trigraph's eager program alternately with another contender, and compare their results."""
     if why := missing(place):
         return notes.add(name, None, why)
     import torch
@@ -58,7 +58,7 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
     for contender in ("trigraph", other):
         label = f"{name}, {contender}"
         try:
-            # Compilation takes minutes, mostly on the CPU: nobody waits for it.
+            # Without a lock, since compilation takes minutes, mostly on the CPU.
             with contextlib.nullcontext() if contender.endswith(COMPILED) else locked(alone=False):
                 begun = time.perf_counter()
                 with torch.device("cpu" if place.rehearsal else "cuda"):
@@ -91,7 +91,7 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
 
 
 def _peak_bytes(call: Call, place: Device) -> int:
-    """Return how much more memory a call takes than is taken before it, on the device as torch allocates it."""
+    """Return the peak memory of a call above the memory in use before it; on a device, as allocated by torch."""
     import torch
 
     if place.rehearsal:

@@ -14,18 +14,18 @@ from trigraph.gpu.instances import INSTANCES
 AT_ONCE = True
 TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
 NAME = "compute-sanitizer"
-QUIET = ("--report-api-errors", "no")  # CuPy asks the driver for functions that it may not have
-LINE_NUMBERS = "-lineinfo"  # so that it can name the line
-FOUND = 20  # findings that are kept
+QUIET = ("--report-api-errors", "no")  # CuPy queries driver functions that may be missing
+LINE_NUMBERS = "-lineinfo"  # lets the tool report source lines
+FOUND = 20  # maximum number of findings in a note
 
 
 def parts(place: Device) -> list[str]:
-    """Return the tools and families; in a rehearsal the quickest family."""
+    """Return a part for each tool and family; in a rehearsal only the fastest family."""
     return [f"{tool} {family}" for tool in TOOLS for family in (("gno",) if place.rehearsal else INSTANCES)]
 
 
 def prefix(part: str, place: Device) -> list[str]:
-    """Return the command that watches a process; FileNotFoundError if the program is not there."""
+    """Return the command line of the tool; raise FileNotFoundError if the program is not installed."""
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
         raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
@@ -33,7 +33,7 @@ def prefix(part: str, place: Device) -> list[str]:
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the cases of a family, each array in an allocation of its own: a pool would hide what lies beyond its end."""
+    """Run the cases of a family with a separate allocation per array; a pool would hide accesses beyond the end."""
     if not place.rehearsal:
         place.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
@@ -41,7 +41,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:
-    """Return what the tool says at its end, and the first of its findings."""
+    """Return a line with the tool's summary and its first findings."""
     count = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", output)
     findings = [line.strip("= ") for line in output.splitlines() if line.startswith("=========")]
     passed = count is not None and not any(int(number) for number in count.groups() if number)

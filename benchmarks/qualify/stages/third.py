@@ -8,16 +8,16 @@ from trigraph.benchmarks.qualify.stages import verify
 from trigraph.benchmarks.qualify.stages.torch import missing
 from trigraph.table import THIRD
 
-AT_ONCE = True  # each is one process
+AT_ONCE = True  # each part is one process
 
 
 def parts(place: Device) -> list[str]:
-    """Return the operators; in a rehearsal one of them."""
+    """Return the names of the operators; in a rehearsal, one of them."""
     return list(THIRD)[: place.size(len(THIRD), 1)]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the command, which ends the process, if torch is there."""
+    """Run the command, which ends the process, if torch is installed."""
     from trigraph.cli import main
 
     if why := missing(place):

@@ -1,6 +1,6 @@
 """`trigraph.torch` on the device: three orders, streams, captures, compilation, half precision, memory, layers.
 
-A rehearsal has the CPU's tensors; streams, captures and several devices are not in it.
+A rehearsal uses tensors on the CPU and has no streams, no captures and no second device.
 """
 
 import copy
@@ -20,20 +20,20 @@ from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unli
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import find_half_dtype
 
-STEPS = 1000  # after which as much memory is taken as after the first tenth
+STEPS = 1000  # training steps; memory may not grow after the first tenth of them
 DTYPES = "float32", "float64"
-# Of layers, and of third derivatives, on the device and on the CPU: sums of some thousand terms in other orders.
+# Tolerance between device and CPU for layers and third derivatives: they sum thousands of terms in other orders.
 CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in DTYPES}
 Fields = dict[str, Any]
 
 
 def parts(place: Device) -> list[str]:
-    """Return the checks; in a rehearsal the first."""
+    """Return the names of the checks; in a rehearsal, the first one."""
     return list(CHECKS)[: place.size(len(CHECKS), 1)]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Make one check, if torch is there."""
+    """Run the check called `part` if torch is installed."""
     if why := missing(place):
         notes.add(part, None, why)
     else:
@@ -41,7 +41,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
 
 def missing(place: Device) -> str:
-    """Tell why torch cannot be checked here; "" if it can."""
+    """Return the reason why torch cannot be checked, or "" if it can."""
     try:
         import torch
     except ImportError:
@@ -51,7 +51,7 @@ def missing(place: Device) -> str:
 
 
 def _on(place: Device, value: Any, index: int = 0) -> Any:
-    """Return arguments with tensors for NumPy's arrays, graphs too."""
+    """Return the arguments with tensors in place of NumPy's arrays, also in graphs."""
     import torch
 
     if isinstance(value, dict):
@@ -75,9 +75,9 @@ def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more:
 
 
 def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
-    """Return what autograd gives: the outputs, their gradients, and the derivatives of these, up to the third order.
+    """Return the outputs and their derivatives up to third order, from autograd.
 
-    The third order is the gradient of the sum of the products of the second's fields with the cotangents ggg_.
+    The third order is the gradient of the sum of the second order's fields times the cotangents ggg_.
     """
     import torch
 
@@ -102,7 +102,7 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
 
 
 def _unlike(fields: Fields, right: Fields, place: Device) -> str:
-    """Return the names of fields of torch that have other bits than those of the backend, or are elsewhere."""
+    """Return the names of torch's fields that are not bitwise identical to the backend's."""
     import torch
 
     tensors = {n: tensor.detach().cpu() for n, tensor in fields.items() if tensor is not None}
@@ -111,13 +111,13 @@ def _unlike(fields: Fields, right: Fields, place: Device) -> str:
 
 
 def _distance(tensor: Any, right: np.ndarray) -> float:
-    """Return the largest difference over the largest number; a tensor that is None is zero."""
+    """Return the largest difference divided by the largest number of `right`; a tensor of None means zero."""
     got = 0.0 if tensor is None else tensor.detach().cpu().numpy()
     return float(abs(got - right).max(initial=0) / max(abs(right).max(initial=0), 1e-6))
 
 
 def _derivatives(place: Device, notes: Notes) -> None:
-    """Check every operator by autograd, on each device there is: two orders bit for bit, the third against pyref."""
+    """Check every operator by autograd on each device: forward and two orders bitwise, the third against pyref."""
     import torch
 
     several = product(range(1 if place.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
@@ -153,7 +153,7 @@ def _half(place: Device, notes: Notes) -> None:
 
 
 def _layers(place: Device, notes: Notes) -> None:
-    """Check layers and a model against the CPU, forwards and backwards."""
+    """Check the outputs and gradients of layers and of a model against the CPU."""
     import torch
 
     from trigraph.torch import nn
@@ -177,7 +177,7 @@ def _layers(place: Device, notes: Notes) -> None:
                 out = own(*(a.to(device) for a in arguments))
                 out.square().sum().backward()
                 results.append([out, *(p.grad for p in own.parameters() if p.grad is not None)])
-        except ImportError as error:  # neighbours on the CPU need a package
+        except ImportError as error:  # the neighbour search on the CPU needs a package
             notes.add(name, None, str(error))
             continue
         pairs = [(a.detach(), b.detach().cpu()) for a, b in zip(*results, strict=True)]
@@ -187,7 +187,7 @@ def _layers(place: Device, notes: Notes) -> None:
 
 
 def _curvature(place: Device, notes: Notes) -> None:
-    """Check the gradient of a loss of DimeNet++'s Hessian times a vector, a third derivative, against the CPU."""
+    """Check a third derivative against the CPU: the gradient of a loss of DimeNet++'s Hessian times a vector."""
     import torch
 
     (program,) = (p for p in PROGRAMS if p.name == "dimenet-molecules-curvature-training")
@@ -202,7 +202,7 @@ def _curvature(place: Device, notes: Notes) -> None:
 
 
 def _graph_pair(place: Device) -> tuple[Definition, Fields, Fields]:
-    """Return attention, and two sets of its arguments with one graph."""
+    """Return the definition of attention, and two sets of its arguments with the same graph."""
     spec = OPERATORS["mha_gat_n2n_fwd"].definition
     first, second = (arguments_of(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
     second = {n: v if isinstance(v, np.ndarray) else first[n] for n, v in second.items()}
@@ -211,12 +211,12 @@ def _graph_pair(place: Device) -> tuple[Definition, Fields, Fields]:
 
 
 def _streams(place: Device, notes: Notes) -> None:
-    """Check that memory of a result is not given away before another stream, which torch was told of, has read it."""
+    """Check that torch does not reuse the memory of a result while a stream passed to `record_stream` reads it."""
     import torch
 
     spec, values, _ = _graph_pair(place)
     right, busy = _forward(place, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
-    torch.full_like(right, torch.nan), right + 0  # loading a kernel waits for the device, so all are loaded here
+    torch.full_like(right, torch.nan), right + 0  # loads the kernels now, since loading waits for the device
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -229,7 +229,7 @@ def _streams(place: Device, notes: Notes) -> None:
     del out
     with torch.cuda.stream(side):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
-    if main.query():  # memory that nobody uses any more may be given away
+    if main.query():  # memory that is no longer in use may be reused
         notes.add("record_stream", None, "the device had finished before the memory was asked for")
     else:
         notes.add("record_stream", all(t.data_ptr() != address for t in fillers), "memory in use was given away")
@@ -237,7 +237,7 @@ def _streams(place: Device, notes: Notes) -> None:
 
 
 def _threads(place: Device, notes: Notes) -> None:
-    """Check the same calls, with their backward, in two threads with a stream each."""
+    """Check the same calls in two threads, each with its own stream."""
     import torch
 
     spec, values, _ = _graph_pair(place)
@@ -254,7 +254,7 @@ def _threads(place: Device, notes: Notes) -> None:
 
 
 def _captures(place: Device, notes: Notes) -> None:
-    """Check torch's CUDA graphs, with and without `out`, and programs that torch compiles to them."""
+    """Check torch's CUDA graphs, with and without `out`, and programs that torch compiles to CUDA graphs."""
     import torch
 
     spec, values, second = _graph_pair(place)
@@ -277,14 +277,14 @@ def _captures(place: Device, notes: Notes) -> None:
             lambda x: _forward(place, spec, {**second, name: x}).output_embedding, mode="reduce-overhead"
         )
         got = [compiled(second[name]).clone() for _ in range(3)]
-    except Exception as error:  # torch's compiler needs another one, for C
+    except Exception as error:  # torch's compiler needs a C compiler
         notes.add("reduce-overhead", False if "capture" in str(error) else None, repr(error))
     else:
         notes.add("reduce-overhead", all(torch.equal(a, right) for a in got))
 
 
 def _memory(place: Device, notes: Notes) -> None:
-    """Check that memory is flat over many steps."""
+    """Check that memory does not grow over many training steps."""
     import torch
 
     layer = trigraph.torch.nn.GATConv(16, 4, heads=4).cuda()
@@ -298,7 +298,7 @@ def _memory(place: Device, notes: Notes) -> None:
 
 
 def _peers(place: Device, notes: Notes) -> None:
-    """Time a training step of GATConv beside PyTorch Geometric's."""
+    """Time a training step of GATConv of trigraph and of PyTorch Geometric."""
     import torch
 
     edges, x = torch.randint(0, 100_000, (2, 1_600_000), device="cuda"), torch.randn(100_000, 64, device="cuda")

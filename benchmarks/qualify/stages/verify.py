@@ -1,4 +1,4 @@
-"""`trigraph verify` of every family on the device, one after the other."""
+"""`trigraph verify` on the device, one family after the other."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu.instances import INSTANCES
 
 SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
-PRINTED = 40  # last lines that are kept of a run: the largest error of each operator, and what failed
+PRINTED = 40  # number of last output lines that are kept: the largest error of each operator, and failures
 
 
 def parts(place: Device) -> list[str]:
-    """Return the families; in a rehearsal the one of the smallest operator."""
+    """Return the families; in a rehearsal, the family of the smallest operator."""
     return ["gemnet"] if place.rehearsal else list(INSTANCES)
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the command, which ends the process; without a report, whose pictures would need matplotlib."""
+    """Run the command, which ends the process, without a report, since pictures would need matplotlib."""
     from trigraph.cli import main
 
     which = SMALLEST if place.rehearsal else ("--operator", part)
@@ -25,7 +25,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:
-    """Return the command's result, and what it printed of operators and failures."""
+    """Return a line with the command's result, and its output about operators and failures."""
     printed = output.strip().splitlines()
     result = next((line for line in reversed(printed) if " passed, " in line), "it came to no result")
     passed = result.endswith(", 0 failed")
