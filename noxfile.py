@@ -1,6 +1,6 @@
-"""Test the wheel in every Python on this machine, with the newest and the oldest dependencies: `make test-pythons`.
+"""Test the wheel in every Python on this machine, with the newest and the oldest dependencies (`make test-pythons`).
 
-Sessions for torch's oldest and newest release run only if they are named: they install CUDA's libraries, 5 GB each.
+Sessions for torch's oldest and newest release run only if they are named, because each installs 5 GB of CUDA libraries.
 """
 
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 import nox
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
-PYTHON_OF_TORCH = "3.12"  # the oldest and the newest release have wheels for it
+PYTHON_OF_TORCH = "3.12"  # both torch releases have wheels for this Python
 FAMILIES = ["gno", "weighted"]
-# Tests of the front door, which need neither a compiler nor the other packages of the extra `test`.
+# Tests of the public functions that need neither a compiler nor the other packages of the extra `test`.
 FRONT_DOOR = [
     "graphs",
     "operators/test_checks.py",
@@ -26,14 +26,14 @@ nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False
 nox.options.stop_on_first_error = False
 
-# pyenv's shims work only for the Pythons that are switched on.
+# Search pyenv's versions directly, because its shims run only the active ones.
 ROOT = Path(__file__).parent
 found = sorted(map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin")))
 os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 
 
 def list_requirements(needed: list[str]) -> list[str]:
-    """Return the package's requirements, and the needed ones of its tests' requirements."""
+    """Return the package's requirements, and its tests' requirements whose names are in `needed`."""
     project, checks = (nox.project.load_toml(ROOT / p / "pyproject.toml")["project"] for p in (".", "slopecheck"))
     tests = (r for extra in ("testing", "test") for r in project["optional-dependencies"][extra])
     return [
@@ -44,12 +44,12 @@ def list_requirements(needed: list[str]) -> list[str]:
 
 
 def pin_oldest(requirement: str) -> str:
-    """Return a requirement fixed to its oldest version."""
+    """Return a requirement pinned to its oldest allowed version."""
     return re.sub(r">=([\w.]+).*", r"==\1", requirement)
 
 
 def install_wheel(session: nox.Session, needs: list[str]) -> None:
-    """Build the wheel, and install it with the given requirements."""
+    """Build the wheel and install it with the given requirements."""
     tag = f"cp{session.python.replace('.', '')}"
     session.run("make", "wheel", f"PYTHON=python{session.python}", f"VENV=.nox/wheel-{session.python}", external=True)
     (wheel,) = ROOT.glob(f"dist/trigraph-*-{tag}-*manylinux_2_28*.whl")
@@ -60,13 +60,13 @@ def install_wheel(session: nox.Session, needs: list[str]) -> None:
 
 
 def run_tests(session: nox.Session, names: list[str]) -> None:
-    """Run files and folders of tests."""
+    """Run the tests in these files and folders."""
     tests = [str(ROOT / "tests" / name) for name in names]
     session.run("python", "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *tests, *session.posargs)
 
 
 def check_installed(session: nox.Session, needs: list[str]) -> None:
-    """Verify two families, and test the front door."""
+    """Verify two families, and test the public functions."""
     install_wheel(session, needs)
     families = [word for name in FAMILIES for word in ("--operator", name)]
     session.run("trigraph", "verify", *families, "--dtype", "float64", "--report", "report")
@@ -74,7 +74,7 @@ def check_installed(session: nox.Session, needs: list[str]) -> None:
 
 
 def check_torch(session: nox.Session, torch: str) -> None:
-    """Test everything for torch, with one release of it."""
+    """Run all tests of `trigraph.torch` with one release of torch."""
     install_wheel(session, [*list_requirements([*NEEDED, "ml_dtypes", "torch_geometric"]), torch])
     run_tests(session, ["torch"])
 

@@ -1,4 +1,4 @@
-"""Write the zeros of the spherical Bessel functions and the norms of the radial basis, as constants of a language.
+"""Write the zeros of the spherical Bessel functions and the norms of the radial basis as Fortran or CUDA constants.
 
 z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16, the largest
 that the operators allow. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
@@ -17,7 +17,7 @@ Table = list[list[Decimal]]
 
 
 def spherical_bessel(order: int, x: Decimal) -> Decimal:
-    """Return j_l(x), l = order, by its power series; the precision makes up for the cancellation of terms."""
+    """Return j_l(x), l = order, by its power series, whose cancellation the decimal precision allows for."""
     term = Decimal(1)
     for i in range(1, order + 1):
         term *= x / (2 * i + 1)
@@ -30,7 +30,7 @@ def spherical_bessel(order: int, x: Decimal) -> Decimal:
 
 
 def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
-    """Return the zero of j_l in an interval that has one, by bisection and then by Newton's method."""
+    """Return the zero of j_l in an interval that contains exactly one, by bisection and then by Newton's method."""
     sign = spherical_bessel(order, low) > 0
     for _ in range(8):
         middle = (low + high) / 2
@@ -43,7 +43,7 @@ def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
 
 
 def compute_zero_tables() -> dict[str, Table]:
-    """Return zeros and norms by order; each zero lies between two neighbouring zeros of the order below."""
+    """Return zeros and norms by order; each zero is between two neighbouring zeros of the order below."""
     with localcontext() as context:
         context.prec = 110  # terms of the series reach 1e33, so 77 digits are left
         below = [Decimal(math.pi) * (2 * k - 1) / 2 for k in range(1, ZEROS + ORDERS + 1)]  # zeros of cos(x)/x
@@ -56,19 +56,19 @@ def compute_zero_tables() -> dict[str, Table]:
 
 
 def round_decimal(value: Decimal, digits: int) -> str:
-    """Format a number above 1 with this many decimal digits."""
+    """Format a number above 1 with this many significant digits."""
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 
 def write_fortran_table(name: str, table: Table) -> str:
-    """Return the table as a constant of kind qp, one column for each order."""
+    """Return the table as a Fortran constant of kind qp, with one column for each order."""
     values = ", &\n        & ".join(round_decimal(v, 36) + "_qp" for row in table for v in row)
     shape = f"[{ZEROS}, {ORDERS}]"
     return f"    real(qp), parameter :: {name}({ZEROS}, 0:{ORDERS - 1}) = reshape([ &\n        & {values}], {shape})\n"
 
 
 def write_cuda_table(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
-    """Return the table as constant memory, one row for each order."""
+    """Return the table as an array in CUDA constant memory, with one row for each order."""
     rows = ["    {" + ",\n     ".join(round_decimal(v, digits) + suffix for v in row) + "}" for row in table]
     return f"__constant__ {kind} {name}_{kind}[{ORDERS}][{ZEROS}] = {{\n" + ",\n".join(rows) + "};\n"
 

@@ -1,6 +1,6 @@
 """Write the numbers that Python and the CUDA kernels share: ``make_constants.py OUT``, run by the build.
 
-They are from ``src/trigraph/table/constants.py``; the activations of the operator table are represented by numbers.
+The numbers come from ``src/trigraph/table/constants.py``, and from the operator table, which numbers the activations.
 """
 
 import importlib
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Write the header named on the command line."""
+    """Write the header file that the command line names."""
     table = runpy.run_path(str(ROOT / "fortran" / "shims.py"))["load_table"]()
     constants = vars(importlib.import_module("trigraph.table.constants"))
     numbers = {name: value for name, value in constants.items() if name.isupper() and not name.startswith("_")}

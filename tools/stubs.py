@@ -1,8 +1,8 @@
 """Write the type stubs of the package, from the operator table, into a folder: ``python tools/stubs.py FOLDER``.
 
-The package makes its operators from the table when it is imported, where neither editors nor mypy see them. The stubs
-``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` describe them. The build runs
-this file before there is a package, with only the standard library.
+The package makes its operators from the table when it is imported, so that editors and mypy cannot see them. The stubs
+``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` describe the operators. The
+build runs this file before the package exists, with only the standard library.
 """
 
 import ast
@@ -40,7 +40,7 @@ def _write_literal(value: object) -> str:
 
 
 def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
-    """Return one line of a signature; an array that may be None has that default if it may be left out."""
+    """Return one line of a signature; with `left_out`, arrays that may be None have the default None."""
     optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "backend": "_Backend"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
@@ -63,7 +63,7 @@ def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> st
 
 
 def _write_signature(op: Operator, fields: str, keywords: str) -> str:
-    """Return the head of a function whose parameters from `keywords` on are optional keywords."""
+    """Return the head of a function; parameters from `keywords` on are keyword-only and may be left out."""
     text, star = f"def {op.name}(\n", False
     for name in public_signature(op).parameters:
         if name == keywords:
@@ -91,7 +91,7 @@ def _write_all(names: Iterable[str]) -> str:
 
 
 def _write_operator_stub(op: Operator) -> str:
-    """Return the stub of one operator; if arrays may be left out, it has two overloads, one of them with keywords."""
+    """Return the stub of one operator, with two overloads (one with keywords) if arrays may be left out."""
     fields, alias = _write_field_name_type(op)
     positional = f"{_write_signature(op, fields, 'out')}\n{_write_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
@@ -101,7 +101,7 @@ def _write_operator_stub(op: Operator) -> str:
 
 
 def _list_imports() -> tuple[list[str], list[str]]:
-    """Return the public names of the package, and the lines that import those that are not operators."""
+    """Return the public names of the package, and the lines that import the names that are not operators."""
     tree = ast.parse((ROOT / "src" / "trigraph" / "__init__.py").read_text())
     values: dict[str, Any] = {
         node.targets[0].id: node.value
@@ -153,7 +153,7 @@ def _write_results_stub() -> str:
 
 
 def _write_torch_stub() -> str:
-    """Return the stub of ``torch/__init__.py``: one function for each definition, tensors in place of arrays."""
+    """Return the stub of ``torch/__init__.py``, with one function of tensors for each definition."""
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
@@ -179,7 +179,7 @@ def _write_torch_stub() -> str:
 
 
 def _write_distributed_stub() -> str:
-    """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
+    """Return the stub of ``distributed/__init__.py``, with one function of a Partition for each operator."""
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
     text += NUMPY + "from trigraph.distributed import owners as owners\n"
@@ -216,4 +216,4 @@ folder = Path(sys.argv[1])
 for name, stub in STUBS.items():
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(stub(), encoding="utf-8")
-os.utime(folder)  # ninja takes the folder for the output
+os.utime(folder)  # ninja treats the folder as the output

@@ -17,7 +17,7 @@ from trigraph.verification.subjects import Subject, call_subject
 
 
 def largest_error(errors: np.ndarray) -> float:
-    """Return the largest error: 0 if there is none, NaN if any is NaN."""
+    """Return the largest of some errors: 0 without errors, NaN if any is NaN."""
     return float(np.max(errors)) if errors.size else 0.0
 
 
@@ -34,7 +34,7 @@ def compute_scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: 
 
 
 def describe_wrong_form(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
-    """Describe a wrong type, dtype or shape of a field; return "" if all are right."""
+    """Describe a wrong type, dtype or shape of a field; return "" if all are correct."""
     if not isinstance(got, np.ndarray):
         return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
     if str(got.dtype) != dtype:
@@ -46,12 +46,12 @@ def describe_wrong_form(got: Any, field: Array, sizes: Mapping[str, int], dtype:
 
 
 def expected_dtype(field: Array, case: Case) -> str:
-    """Return the expected dtype of a field: the dtype of the case, or for integers of its graph."""
+    """Return the expected dtype of a field: the dtype of the case, or of its graph for integers."""
     return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
 
 
 def compute_field_error(got: np.ndarray, field: Array, expected: np.ndarray, dtype: str) -> float:
-    """Return the error in units of eps * scale; for integers, the number of wrong ones."""
+    """Return the error in units of eps * scale, or the number of wrong elements for integers."""
     return float(np.count_nonzero(got != expected)) if field.index else compute_scaled_error(got, expected, dtype)
 
 
@@ -64,9 +64,9 @@ def check_accuracy(
 ) -> list[Check]:
     """Compare every field of an operator with the judge; the arguments in `absent` are None.
 
-    `back` has results of the subject's fwd that are passed to its bwd. There is a check for each field, with the error
-    in units of eps * scale, infinite for a wrong dtype or shape. A further check (kind ``empty``) for each field
-    requires that elements without any terms, for which the judge's scale is 0, are exactly 0.
+    `back` has results of the subject's fwd that are passed to its bwd. Each field has a check with the error in units
+    of eps * scale, infinite for a wrong dtype or shape. A further check of each field (kind ``empty``) requires that
+    elements without terms, for which the judge's scale is 0, are exactly 0.
     """
     case = judged.case
     outcome = call_subject(subject, op, judged.arguments(op, absent) | dict(back or {}))
@@ -93,12 +93,12 @@ def check_accuracy(
 
 
 def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Request subsets of the fields, and leave out one cotangent at a time, or all but one.
+    """Check calls that request some fields, or that leave out one cotangent or all but one.
 
-    Derivatives are requested for one field, and the forward for its outputs without one of the auxiliary outputs that
-    it returns only on request. The requested fields must have the same bits as in a call for all, and the others must
-    be None; the error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the
-    judge, which treats None as zero.
+    Derivatives are requested for one field at a time, and the forward without one of the auxiliary outputs that it
+    returns only on request. The requested fields must be bitwise identical to the fields of a full call, and the others
+    must be None; the error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with
+    the judge, which treats None as zero.
     """
     case = judged.case
     checks = []
@@ -121,7 +121,7 @@ def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
 def _list_subset_requests(
     case: Case, op: Operator
 ) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
-    """Return calls for some of the fields: a description, the attribute and `wrt` that request them, their names."""
+    """Return requests of some fields: a description, the attribute and `wrt` that select the fields, their names."""
     returned = [f.name for f in case.list_returned(op)]
     if op.selective:
         return [(f"{name} alone", {}, (name,), (name,)) for name in returned]
@@ -131,14 +131,14 @@ def _list_subset_requests(
 
 
 def count_subsets(case: Case, op: Operator) -> int:
-    """Return the number of checks of `check_subsets`."""
+    """Return the number of checks that `check_subsets` makes."""
     fields = len(case.list_returned(op))
     back = len(_list_passable_results(case, op))
     return fields * (len(_list_absent_cotangents(case, op)) + back + (back > 1)) + len(_list_subset_requests(case, op))
 
 
 def _list_absent_cotangents(case: Case, op: Operator) -> list[tuple[str, ...]]:
-    """Return the sets of cotangents to leave out: each one, and all but each one."""
+    """Return the sets of cotangents to leave out: each cotangent, and all but each cotangent."""
     ggs = [a.name for a in case.select_present(op) if a.nullable and not a.optional]
     some = [(name,) for name in ggs] + [tuple(other for other in ggs if other != name) for name in ggs]
     return list(dict.fromkeys(absent for absent in some if absent))

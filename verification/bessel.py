@@ -1,4 +1,4 @@
-"""Check radial functions over three decades of x, by degree: the closed forms of j_l suffer cancellation at small x."""
+"""Check radial functions over three decades of x, since closed forms of j_l suffer cancellation at small x."""
 
 import math
 from dataclasses import replace
@@ -50,7 +50,7 @@ def _compute_with_scipy(x: np.ndarray) -> np.ndarray:
 def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Compare sbf_rad with scipy, with one check for each degree.
 
-    Errors are in units of eps times the judge's scale; `curve` has the largest one over the radial functions at each x.
+    Errors are in units of eps times the judge's scale; `curve` has the largest error of the radial functions at each x.
     """
     case, op = judged.case, OPERATORS["radial_basis_fwd"]
     outcome = call_subject(subject, op, case.arguments(op))

@@ -1,4 +1,4 @@
-"""A case: the values of all arguments of a definition's operators, and directions for finite differences."""
+"""Values for all arguments of a definition's operators, and directions for finite differences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,24 +14,24 @@ from trigraph.table import Argument, Array, Definition, Operator
 class Case:
     """Arguments of the operators of one definition."""
 
-    name: str  # the variant, or the name of the real input
+    name: str  # name of the variant or of the real input
     definition: Definition
-    sizes: Mapping[str, int]  # of every symbol
+    sizes: Mapping[str, int]  # size of every symbol
     values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
-    directions: Mapping[str, np.ndarray]  # one for each input, each ``grad_<output>`` and each ``gg_<input>``
-    largest_step: float  # no step up to this size crosses a kink
+    directions: Mapping[str, np.ndarray]  # direction of each input, ``grad_<output>`` and ``gg_<input>``
+    largest_step: float  # largest finite-difference step, which crosses no kink
     note: str = ""  # remark for readers of the results
-    # Whether all or many terms of its sums are equal, as when many edges share few rows. The rounding errors of a
-    # direct sum then add up instead of partly cancelling.
+    # Whether all or many terms of sums are equal, as when many edges share few rows. The rounding errors of a direct
+    # sum then add up instead of partly cancelling.
     equal_terms: bool = False
-    half: str | None = None  # dtype of half precision that holds the arrays' numbers exactly, where kernels accept it
+    half: str | None = None  # half-precision dtype that represents exactly the arrays that kernels accept in it
     gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
 
     @property
     def inputs(self) -> tuple[Array, ...]:
-        """The inputs that are present; optional ones may be absent."""
+        """The inputs that are present; optional inputs may be absent."""
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
     def select_present(self, op: Operator) -> tuple[Argument, ...]:
@@ -46,9 +46,9 @@ class Case:
         """Return the fields that have a derivative."""
         return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
 
-    @cached_property  # depends on fields that do not change
+    @cached_property  # depends only on fields, which do not change
     def dtype(self) -> str:
-        """``"float32"`` or ``"float64"``."""
+        """Dtype of the arrays, ``"float32"`` or ``"float64"``."""
         return str(self.values[self.definition.inputs[0].name].dtype)
 
     def arguments(self, op: Operator) -> dict[str, Any]:
@@ -73,6 +73,6 @@ class Case:
 
 
 def make_read_only(array: np.ndarray) -> np.ndarray:
-    """Return the array, made read-only."""
+    """Make an array read-only and return it."""
     array.setflags(write=False)
     return array

@@ -23,11 +23,11 @@ from trigraph.verification.variants import choose_sizes
 from trigraph.verification.variants import list_hub_variants as list_hub_variants
 from trigraph.verification.variants import list_variants as list_variants
 
-# Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest finite-difference step.
-# Cases that are only evaluated at one point use this step, whose effect is larger than rounding.
+# Rows too close to a kink are drawn again, until |value| >= 2 |change of value| for the largest finite-difference step.
+# Cases that are evaluated only at one point use this step, which changes values by more than rounding does.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
-ROOM = 32  # powers of two between the largest number of a format and the products of scaled cotangents
+ROOM = 32  # products of scaled cotangents stay this many powers of two below the largest number
 LARGEST_FREQUENCY = 20.0
 
 
@@ -41,18 +41,18 @@ def draw_arrays(
 ) -> dict[str, np.ndarray]:
     """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, with the given sizes.
 
-    Numbers are rounded to `dtype`, so that all subjects and the judge get the same ones; arrays are read-only. If
+    Numbers are rounded to `dtype`, so that all subjects and the judge get the same numbers; arrays are read-only. If
     `half` is the name of a half-precision dtype, arrays that kernels also accept in that dtype are rounded to it first.
 
     `data` is "any" for standard normal numbers; "integers" for -2 to 2, whose sums of products are exact in every
-    order, so that arguments of kinks are often exactly zero, which tests conventions such as relu'(0) = 0; "positive",
-    so that no sum has cancellation; or "constant": positive numbers, and equal rows of nodes, edges and so on.
+    order, so that arguments of kinks are often exactly zero, which tests conventions such as relu'(0) = 0; "positive"
+    for numbers whose sums have no cancellation; or "constant" for positive numbers with equal rows (nodes, edges, ...).
     """
 
     def draw_numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # mostly up to a little beyond the cutoff, which is 1
+        if sample == "unit interval":  # distances, some of them beyond the cutoff, which is 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # in DimeNet++ they range from pi to 6 pi
+        if sample == "frequency":  # in DimeNet++ frequencies range from pi to 6 pi
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
@@ -87,8 +87,8 @@ def find_kink_violations(
 ) -> dict[str, np.ndarray]:
     """Return a mask of the rows of each resampled input that are too close to a kink.
 
-    The mask is True if |value| < 2 |change| holds somewhere for a step of +-`step`, the largest finite-difference step,
-    along some input's direction.
+    The mask is True if |value| < 2 |change| for an element of the row and a step of +-`step`, the largest
+    finite-difference step, along the direction of some input.
     """
     violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
@@ -113,7 +113,7 @@ def find_kink_violations(
 
 
 def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
-    """Draw rows again until none is close to a kink; raise RuntimeError if this does not terminate."""
+    """Redraw rows until none is close to a kink; raise RuntimeError after `MAX_ROUNDS` rounds."""
     for _ in range(MAX_ROUNDS):
         bad = find_kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
@@ -130,12 +130,12 @@ def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
 
 
 def remove_domain(array: Array) -> Array:
-    """Return the array to draw from standard normal numbers: cotangents have no restricted domain."""
+    """Return the array with standard normal numbers as its distribution, since cotangents have no restricted domain."""
     return replace(array, sample="normal")
 
 
 def direction_array(array: Array) -> Array:
-    """Return the array for directions; directions of frequencies are scaled like the frequencies, which exceed one."""
+    """Return the array with the distribution of directions; directions of frequencies are as large as frequencies."""
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
@@ -150,11 +150,11 @@ def assemble_case(
     data: str = "any",
     half: str | None = None,
 ) -> Case:
-    """Draw the arrays of a case with given graph objects, by argument name; `data` and `half` as for `draw_arrays`.
+    """Draw the arrays of a case; `graphs` has its graph objects by argument name.
 
     `sizes` has the sizes that no graph object determines. `setting` has the choices and numbers that differ from the
-    defaults, and inputs and graph objects that are absent (None). The case has no directions and may be close to kinks.
-    Its arrays are read-only, so that a backend that writes to its inputs fails.
+    defaults, and None for absent inputs and graph objects. `data` and `half` are as for `draw_arrays`. The case has no
+    directions and may be close to kinks. Its arrays are read-only, so that a backend that writes to its inputs fails.
     """
     op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
     graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
@@ -170,7 +170,7 @@ def assemble_case(
     ggs = {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}
     (make_third_order_tasks,) = rng.spawn(
         1
-    )  # drawn last, so that the other numbers are the same without the third order
+    )  # a separate generator, so that the other numbers do not depend on the third order
     gggs = {f"ggg_{n}": remove_domain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw_arrays(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
     ggg = draw_arrays(gggs, sizes, dtype, make_third_order_tasks, data, half)
@@ -179,7 +179,7 @@ def assemble_case(
 
 
 def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build the case of a variant, one of `list_variants(definition)`; `half` is as for `draw_arrays`.
+    """Build the case of a variant from `list_variants(definition)`; `half` is as for `draw_arrays`.
 
     Arrays are read-only, so that a backend that writes to its inputs fails.
     """
@@ -218,9 +218,9 @@ def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, 
 
 
 def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
-    """Multiply cotangents by powers of two; at most one kind of cotangent gets small ones.
+    """Multiply cotangents by powers of two, of which at most one kind of cotangent gets negative powers.
 
-    Results are sums of products of some of the cotangents. No product overflows.
+    Results are sums of products of some of the cotangents, none of which overflows.
     """
     room = np.finfo(case.dtype).maxexp - ROOM
     powers = np.diff([0, *np.sort(rng.integers(room, size=2)), room])

@@ -1,14 +1,14 @@
 """Central differences of one derivative order, compared with the next order.
 
-The differences are of phi(x) = sum over fields of <w, L.field(x)>, where L is fwd and w the cotangents ``grad_``, or L
-is bwd and w the cotangents ``gg_``. The gradient of phi is the result of bwd, or of bwd2 or a part of it. Along one
-random direction v for each argument,
+The checks take differences of phi(x) = sum over fields of <w, L.field(x)>, where L is the lower order and w are its
+cotangents: ``grad_`` for fwd, ``gg_`` for bwd, ``ggg_`` for bwd2. The gradient of phi is the result of the next order.
+Along one random direction v for each argument,
 
     error(h) = |phi(x+) - phi(x-) - <grad, x+ - x->| / sum |grad_i (x+ - x-)_i|
 
 is evaluated for steps that are powers of two. It uses the difference x+ - x- of the rounded points, not 2 h v, and sums
-in real128, so that rounding of inputs and sums does not contribute. The error then consists of truncation and of the
-rounding errors of L and of the gradient.
+in real128, so that rounding of inputs and sums does not contribute. The error then consists of the truncation error and
+the rounding errors of L and of the gradient.
 """
 
 import math
@@ -28,23 +28,23 @@ from trigraph.verification import tolerances
 from trigraph.verification.judged import JudgedCase, compute_with_judge, list_main_operators
 from trigraph.verification.subjects import Subject, compute_arrays
 
-# Steps up to the largest one of the case are used. They are dense where truncation dominates and where the error is
+# Steps up to the case's largest step are used. They are dense where truncation dominates and where the error is
 # smallest; 2^-13 completes two decades if the largest step is 2^-6.
 STEPS = tuple(2.0**-k for k in (*range(4, 12, 2), 12, 13, 14, 16, 18, *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
-# Smallest ratio of steps without truncation error; measuring its slope would need many steps.
+# Smallest ratio of steps for functions without truncation error, whose slope need not be measured with dense steps.
 APART = 2.0**8
 
-# Pairs of arrays, each (2, ...), whose products are summed.
+# Factors of products that are summed; each factor is a pair of arrays (2, ...), hi and lo.
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class _CurveArithmetic:
-    """The functions that compute a curve.
+    """Functions that compute a curve of errors in one arithmetic.
 
     `evaluate(op, values, names)` returns fields of L or of its gradient as pairs, `shift(x, h, v)` returns x + h v,
-    and `gap(x, h, v)` the difference x(+h) - x(-h) as a pair.
+    and `gap(x, h, v)` returns the difference x(+h) - x(-h) as a pair.
     """
 
     name: str
@@ -61,7 +61,7 @@ def compute_rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np
 
 
 def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArithmetic:
-    """Return the arithmetic of a subject: points are rounded to the dtype of the case."""
+    """Return the arithmetic of a subject, whose points are rounded to the dtype of the case."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: judge.pair(array) for n, array in compute_arrays(subject, op, values, names).items()}
@@ -75,7 +75,7 @@ def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArit
 
 
 def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
-    """Return the arithmetic of the judge: points are pairs."""
+    """Return the arithmetic of the judge, whose points are pairs (hi, lo)."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in compute_with_judge(op, values).items() if n in names}
@@ -101,9 +101,9 @@ def check_differences(
 ) -> list[Check]:
     """Compare finite differences of the operator one order below `upper` with `upper`, for each of its fields.
 
-    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3; it is recorded as `operator`. Without a subject, the
-    differences are of the judge, in real128. The case has no kinks up to the largest step; steps are descending powers
-    of two. The error of a check is the smallest relative error over the steps, or infinite if the curve is rejected.
+    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3; it is recorded as `operator`. Without a subject, the judge is
+    checked in real128. Steps are descending powers of two; the case has no kink within its largest step. The error of a
+    check is the smallest relative error over the steps, or infinite if the curve is rejected.
     """
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
@@ -125,7 +125,7 @@ def add_verdict(
     degree: int | None,
     curve: Callable[[], tuple[Sequence[float], Sequence[float]]],
 ) -> Check:
-    """Return a check with the verdict of `assess` on the curve of errors and floors at the steps."""
+    """Return the check with the verdict of `assess` on a curve, which `curve` returns as errors and floors by step."""
     start = time.perf_counter()
     errors: Sequence[float] = []
     try:
@@ -145,7 +145,7 @@ def add_verdict(
 
 
 def _select_steps(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
-    """Return the steps up to `largest`; without truncation error, only steps at least a factor `APART` apart."""
+    """Return the steps up to `largest`; without truncation error, neighbouring steps differ by a factor >= `APART`."""
     taken: list[float] = []
     for step in steps:
         if step <= largest and (degree is None or degree > 2 or not taken or step * APART <= taken[-1]):
@@ -163,7 +163,7 @@ def _compute_error_curve(
     """Return relative errors and rounding floors at the steps, along the direction of argument `name`."""
     case, lower = judged.case, _find_lower_order(judged, upper)
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
-    # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
+    # A part of bwd2 takes only some cotangents; it is the gradient of phi with only these cotangents.
     taken = {a.name for a in upper.arguments}
     weights = {
         f.name: judge.pair(cotangents[prefix + f.name])

@@ -2,8 +2,8 @@
 
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
 It returns the results of the operator's fwd as a tensor, a tuple in field order, or a mapping from field to tensor;
-auxiliary outputs that it does not have are left out. Differentiating once and twice gives bwd and bwd2. For trigraph's
-own functions, differentiating a third time gives bwd3, with and without a record of the last derivative.
+auxiliary outputs may be left out. Differentiating once and twice gives bwd and bwd2. For trigraph's own functions,
+differentiating a third time gives bwd3, with or without a graph for differentiating the last derivative again.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from trigraph.verification.subjects import Subject
 
 
 def _make_device_array(framework: str, name: str | None) -> Any:
-    """Return an array on a device; ValueError if there is no such device."""
+    """Return an array on a device; raise ValueError if there is no such device."""
     try:
         if framework == "torch":
             import torch
@@ -48,9 +48,9 @@ def _compute_by_autograd(
     wrt: Sequence[str] | None,
     recorded: bool = False,
 ) -> dict[str, Any]:
-    """Return the fields of an operator of any order; None for fields that are not requested.
+    """Return the fields of an operator of any order, with None for fields that are not requested.
 
-    With `recorded`, the last derivative is computed so that it can be differentiated again.
+    With `recorded`, the last derivative can be differentiated again.
     """
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
@@ -67,7 +67,7 @@ def _compute_by_autograd(
     tools = DIFFERENTIATING[framework](forward, recorded)
 
     def make_tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
-        """Return arguments as tensors, zeros for absent ones."""
+        """Return arguments as tensors, with zeros for absent arguments."""
         return [
             tools.from_host(np.zeros(s.shape, s.dtype) if values.get(n) is None else values[n], like)
             for n, s in zip(names, shapes, strict=True)
@@ -115,8 +115,8 @@ def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -
 def make_framework_subject(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
     """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
 
-    With `recorded`, their last derivative can be differentiated again, for which they compute it in another way.
-    Raises ValueError if they cannot be imported.
+    With `recorded`, the last derivative can be differentiated again, and the functions compute it in another way.
+    Raises ValueError if the functions cannot be imported.
     """
     name = f"trigraph.{framework}"
     try:
@@ -144,12 +144,12 @@ def differentiate_forward(
     device: str | None = None,
     function: Callable[..., Any] | None = None,
 ) -> tuple[Subject, str]:
-    """Make a user's forward function a subject for the three orders of an operator; return it and the operator.
+    """Make a user's forward function a subject for fwd, bwd and bwd2; return the subject and the operator's name.
 
-    The function is imported by its `name`, ``"mymodule:function"``, unless it is given. The operator is named without
-    order, ``"mha_gat_n2n"``; by default it has the function's name. The device is named as in the framework (default:
-    ``"cpu"``). Raises ValueError if the function cannot be loaded or does not take the arguments, or if there is no
-    such operator, framework or device.
+    The function is imported by its `name`, ``"mymodule:function"``, unless it is given. `definition` names the operator
+    without order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a name of the framework
+    (default: ``"cpu"``). Raises ValueError if the function cannot be loaded or does not take the arguments, or if there
+    is no such operator, framework or device.
     """
     if framework not in DIFFERENTIATING:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")
@@ -159,7 +159,7 @@ def differentiate_forward(
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
     DIFFERENTIATING[framework](own)  # raises an error that says what is missing
     fwd = OPERATORS[f"{target}_fwd"]
-    absent = [a.name for a in fwd.definition.inputs if a.optional]  # None is not passed
+    absent = [a.name for a in fwd.definition.inputs if a.optional]  # not passed if None
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
     call = partial(_compute_by_autograd, own, framework, _make_device_array(framework, device))
     return Subject(plain(name), False, call, selective=False), target

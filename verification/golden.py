@@ -1,8 +1,8 @@
 """Golden vectors: results of other programs, with which every backend is compared.
 
 The vectors are read from the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` next to a checkout. The package
-contains a subset, which is always compared; without this directory the others are listed as skipped. Only the adapters
-at the end know the array layouts of other programs.
+contains a subset, which is always compared; without the directory, the other vectors are listed as skipped. Only the
+adapters at the end of this file depend on the array layouts of other programs.
 """
 
 import math
@@ -39,17 +39,17 @@ class GoldenVector:
     operator: str
     values: Mapping[str, Any]  # arguments without `wrt`
     expected: Mapping[str, np.ndarray]  # by field
-    # Whether the other program computed in float32. Backends are then also compared in float32, by the largest error
-    # relative to the largest value; otherwise they are compared elementwise in float64.
+    # Whether the other program computed in float32. If so, backends are compared in float32 and float64, by the largest
+    # error relative to the largest value; otherwise they are compared elementwise in float64.
     single: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The precisions in which it can be compared."""
+        """Dtypes in which backends are compared with the vector."""
         return ("float32", "float64") if self.single else ("float64",)
 
     def arguments(self, dtype: str) -> dict[str, Any]:
-        """Return the arguments in a precision (float32 to float64 is exact); integers are unchanged."""
+        """Return the arguments in a dtype (float32 to float64 is exact); integers are unchanged."""
         real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
         return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
 
@@ -63,7 +63,7 @@ class GoldenVector:
 
     @cached_property
     def judged_triples(self) -> dict[str, np.ndarray]:
-        """Triples of the compared fields; integers are unchanged."""
+        """The judge's triples (hi, lo, scale) of the compared fields; integers are unchanged."""
         return compute_with_judge(OPERATORS[self.operator], self.values, tuple(self.expected))
 
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
@@ -75,7 +75,7 @@ class GoldenVector:
         return own + tolerances.accuracy_tolerance(False, terms)
 
     def error(self, got: np.ndarray, name: str) -> float:
-        """Return a field's error relative to its scale, NaN if any is NaN; for integers, the number of wrong ones."""
+        """Return a field's error relative to its scale (NaN if any is NaN), or the number of wrong integers."""
         expected = self.expected[name]
         if expected.dtype.kind == "i":
             return float(np.count_nonzero(got != expected))
@@ -108,7 +108,7 @@ def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> l
 
 
 def golden_directory() -> Path | None:
-    """Return the directory of unpackaged vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
+    """Return the directory of all vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
     named = os.environ.get("TRIGRAPH_GOLDEN")
     if named:
         return Path(named)
@@ -118,7 +118,7 @@ def golden_directory() -> Path | None:
 
 
 def find_golden_files() -> dict[str, Path]:
-    """Return the existing files by name, packaged ones first."""
+    """Return the existing files by name; packaged files replace files of the same name in the directory."""
     places = [PACKAGED, *filter(None, [golden_directory()])]
     names = [name for family in FAMILIES for name in FILES[family]]
     candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
@@ -132,10 +132,10 @@ def list_missing_vectors(families: Collection[str] | None = None) -> tuple[str, 
 
 
 def check_missing_vectors() -> list[Check]:
-    """Return failed checks for missing vectors, under CI=true.
+    """Return failed checks for missing vectors if CI=true.
 
-    Without a directory of vectors, only the packaged ones are compared. But if the directory exists or was named, a
-    missing vector is a failure under CI=true, not a skip.
+    Without a directory of vectors, only the packaged vectors are compared. But if the directory exists or is named, a
+    missing vector is a failure if CI=true, not a skip.
     """
     if os.environ.get("CI", "").lower() != "true" or golden_directory() is None:
         return []
@@ -156,7 +156,7 @@ def read_vectors(name: str, path: Path) -> Iterator[GoldenVector]:
 
 
 def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read gno_*: V and kernels are (..., f_out, f_in); parameters are in four blocks."""
+    """Read gno_*, with V and kernels as (..., f_out, f_in), and parameters in four blocks."""
     _, f_out, f_in = z["out_kappa"].shape
 
     def transpose_kernels(kernels: np.ndarray) -> np.ndarray:
@@ -189,7 +189,7 @@ def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
 
 
 def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read athena_gno: Fortran shapes (features first), 1-based adjacency, float32."""
+    """Read athena_gno, with Fortran shapes (features first), 1-based adjacency and float32."""
     for case in sorted({key.split("/")[0] for key in archive}):
         z = {key.split("/")[1]: value for key, value in archive.items() if key.startswith(f"{case}/")}
         _, _, f_in, f_out, num_nodes, num_edges, _ = (int(n) for n in z["dims"])
@@ -213,13 +213,13 @@ def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Golde
 
 
 def _read_dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read dimenet_*: the aggregation on a molecule or crystal (vectors determine reverses), or the radial basis."""
+    """Read dimenet_*: the radial basis, or the aggregation (vectors determine the reverse edges)."""
     if name == "dimenet_radial_basis":
         yield from _read_radial_basis(name, z)
         return
     n_mid = {"num_spherical": 7, "num_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
-    # The files use the original's name for sbf_rad.
+    # The files call sbf_rad by its name in the original program, rbf.
     names = {"vec": "vec", "sbf_rad": "rbf", "embedding": "embedding", "weights": "weights"}
     values = {n: z[f"in_{of}"] for n, of in names.items()} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
     yield GoldenVector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
@@ -253,7 +253,7 @@ def _read_radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Golde
 
 
 def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read gat_*: scores are (heads, positions), separate before and after the softmax; some lack edge features."""
+    """Read gat_*, with separate scores (heads, positions) before and after the softmax; some have no edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
     values: dict[str, Any] = {n: z[f"in_{n}"] for n in names} | absent
@@ -277,7 +277,7 @@ def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
 
 
 def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read weighted_*: every aggregation, with the mean by weight; second order for sum and mean."""
+    """Read weighted_*: every aggregation (mean by weight), with the second order for sum and mean."""
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
     for op in ("sum", "mean", "min", "max"):
@@ -302,9 +302,9 @@ def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVec
 
 
 def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read gemnet_*: BasisEmbedding, then the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
+    """Read gemnet_*: BasisEmbedding and the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
 
-    Derivatives are for the composition. Intermediate values, which the vectors lack, come from the judge.
+    The vectors have derivatives of the composition. The judge computes the intermediate values that they lack.
     """
     num_spherical = z["in_sph_basis"].shape[1]
     rad_W1, atoms = z["out_rad_W1"], None
@@ -321,7 +321,7 @@ def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVecto
         values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
         yield GoldenVector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
 
-    # The factors of the bilinear other than rad_W1, by their names in the vectors.
+    # Names in the vectors of the factors of the bilinear, except rad_W1.
     factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
     graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
     bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
@@ -348,11 +348,11 @@ def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVecto
 
 
 def _compute_judge_value(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
-    """Return the judge's value of a field, rounded."""
+    """Return the judge's value of a field, rounded to float64."""
     return compute_with_judge(OPERATORS[operator], values, (field,))[field][0]
 
 
-# The vectors of each table family, and the reader of a file (by the first word of its name).
+# Vectors of each family, and adapters that read a file, by the first word of its name.
 FILES = {
     "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
     "dimenet": (

@@ -1,4 +1,4 @@
-"""Arrays in half precision: kernels of the gpu backends read and write them, but compute in float32."""
+"""Check arrays in half precision, which kernels of the gpu backends read and write; they compute in float32."""
 
 import math
 from dataclasses import replace
@@ -23,13 +23,13 @@ from trigraph.verification.subjects import Subject, call_subject
 # If attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's embedding
 # is the sum of the output cotangents at its destinations.
 EVERY_NUMBER = "mha_gat_n2n_bwd"
-WIDTH = 64  # heads of width one, so that a cotangent that is not finite affects no other number
+WIDTH = 64  # number of heads; their width is one, so that a non-finite cotangent affects no other number
 
 
 def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Pass and return arrays in half precision where allowed, and compare with the judge; each element is rounded once.
+    """Compare calls with half-precision arrays, where allowed, with the judge; each element is rounded once.
 
-    Sums are computed in float32, and the half type represents the arguments exactly.
+    Sums are computed in float32, and the half-precision dtype represents the arguments exactly.
     """
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half
@@ -55,15 +55,15 @@ def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check
 
 
 def check_every_number(subject: Subject, half: str) -> list[Check]:
-    """Add every number of a half type to itself and to the next one: sums are exact, rounded to even, or infinite.
+    """Add every number of a half-precision dtype to itself and to the next number, and check the rounding of all sums.
 
-    The error is the number of wrong sums. Cotangents of scores are cotangents of the output times 0, hence NaN if these
-    are not finite.
+    The error is the number of wrong sums. Cotangents of scores are cotangents of the output times 0, and therefore NaN
+    if a cotangent of the output is not finite.
     """
     every = np.arange(2**16, dtype=np.uint16)
     numbers = np.stack([every, every, every, every + 1]).view(find_half_dtype(half)).reshape(4, -1, WIDTH)
     nodes = numbers.shape[1]
-    # Sources 0 to nodes - 1 get each number twice, from two destinations; the others get a number and the next one.
+    # Sources 0 to nodes - 1 get each number twice, from two destinations; other sources get a number and the next one.
     first = np.arange(nodes)
     graph = CSC(np.arange(4 * nodes + 1), np.concatenate([first, first, nodes + first, nodes + first]), 2 * nodes)
     wide = numbers.astype(np.float32).reshape(2, 2, nodes, WIDTH)

@@ -1,10 +1,10 @@
-"""A user's function as a subject: the checks of a backend for one operator that is implemented elsewhere.
+"""A user's function as a subject: it gets the checks of a backend for the one operator that it implements.
 
-The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; not those that choose
-fields, and no cotangent is None). It returns an array if the operator has one field, a tuple in field order, or a
-mapping from field to array; auxiliary outputs may be left out, or None. It raises NotImplementedError for requests that
-it does not support (`NotOffered`). If a check also needs the operator's derivative, or the operator whose derivative it
-is, fortran-reference computes it.
+The function is called with the operator's arguments as keywords: NumPy arrays, graph and attributes, except attributes
+that select fields; no cotangent is None. It returns an array if the operator has one field, a tuple in field order, or
+a mapping from field to array; auxiliary outputs may be left out, or None. It raises NotImplementedError for unsupported
+requests (`NotOffered`). If a check also needs the operator of the next or previous order, fortran-reference computes
+it.
 """
 
 import inspect
@@ -26,7 +26,7 @@ def name_fields(
 ) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
 
-    Raises TypeError if it has none of the accepted forms, or lacks a field.
+    Raises TypeError if the result has none of the accepted forms or lacks a field.
     """
     extra = [a.name for a in op.definition.auxiliary]
     names = [f.name for f in op.fields]
@@ -60,8 +60,8 @@ def check_signature(
 ) -> None:
     """Raise ValueError if a user's function cannot take an operator's arguments by keyword.
 
-    `passed` has their names; those in `optional` are not always passed. A function whose signature Python cannot
-    determine is not checked.
+    `passed` has the names of the arguments; arguments in `optional` are not always passed. A function whose signature
+    Python cannot determine is not checked.
     """
     try:
         signature = inspect.signature(function)
@@ -109,10 +109,10 @@ def _observe_user_function(
 
 
 def make_user_subject(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
-    """Make a user's function a subject called `name`; it is imported by that name unless `function` is given.
+    """Make a user's function a subject called `name`; import the function by that name unless `function` is given.
 
-    It implements `operator`; the default is the operator with its name. Raises ValueError if the function cannot be
-    loaded, there is no such operator, or the function does not take its arguments.
+    The function implements `operator` (default: the operator with the function's name). Raises ValueError if the
+    function cannot be loaded, there is no such operator, or the function does not take the operator's arguments.
     """
     own = load(name, "verify: implementation") if function is None else function
     target = operator or getattr(own, "__name__", "")

@@ -38,7 +38,7 @@ def compute_with_judge(
 ) -> dict[str, np.ndarray]:
     """Compute an operator's fields with the judge, as triples (3, ...) of hi, lo and scale; integers are unchanged.
 
-    Arrays of float32 or float64 are converted exactly, arrays of pairs (2, ...) are used directly, and None is zero.
+    Arrays of float32 or float64 are converted exactly, arrays of pairs (2, ...) are used directly, and None means zero.
     """
     arrays = {a.name: len(a.dims) for a in op.arguments if not a.given_back}
     keywords = dict(values)
@@ -53,12 +53,12 @@ def compute_with_judge(
 
 
 class JudgedCase:
-    """A case with the judge's results, which are computed at first use."""
+    """Case with the judge's results, which are computed at first use."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        # Results depend on the case, whose arrays do not change, and on the request: the key has operator and choice.
+        # Results depend on the case, whose arrays do not change, and on the key, which has operator and arguments.
         self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
@@ -66,7 +66,7 @@ class JudgedCase:
         return self.cache_result((op.name, absent), lambda: compute_with_judge(op, self.arguments(op, absent)))
 
     def cache_result(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result of `compute` for this key; it is called only once."""
+        """Return the result of `compute` for this key; call `compute` only once."""
         if key not in self._cache:
             start = time.perf_counter()
             self._cache[key] = compute()
@@ -97,7 +97,7 @@ class JudgedCase:
         calls: Sequence[Outcome],
         note: str = "",
     ) -> Check:
-        """Return the record of a comparison on this case; if a call failed, the note has its problem."""
+        """Return the record of a comparison for this case; if a call failed, the note describes the problem."""
         return Check(
             operator=operator,
             backend=subject.name,

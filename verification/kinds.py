@@ -1,4 +1,4 @@
-"""Kinds of generated cases: their special properties, and the checks that use them."""
+"""Kinds of generated cases, with their special properties and the checks that use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,33 +9,34 @@ import numpy as np
 
 @dataclass(frozen=True)
 class CaseKind:
-    """Properties of all variants of one name.
+    """Properties of all variants with one name.
 
-    Sizes are typical ones of the table, except that `entities` fixes sizes that may be zero (nodes, edges), `widths`
-    chooses among the others, and `sizes` fixes some. A definition without all symbols of `sizes` has no such variant.
+    Sizes are typical sizes of the table, except that `entities` fixes sizes that may be zero (nodes, edges), `widths`
+    selects the other sizes, and `sizes` fixes some sizes. The variant exists only for definitions with all symbols of
+    `sizes`.
     """
 
-    remark: str = ""  # remark for readers of its failures; "" for ordinary cases
+    remark: str = ""  # explanation printed with failures; "" for ordinary cases
     entities: int | None = None
     # "typical"; "least"; "wide": odd, and larger than tiles of 16, 32 and 64; or "one channel": some widths are 1 and
     # others are not, because an axis of length one may have any stride.
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
-    data: str = "any"  # distribution of numbers, "any" or "integers" (`cases.draw`)
-    # Powers of two that multiply inputs; a definition without all of these inputs has no such variant.
+    data: str = "any"  # distribution of numbers, "any" or "integers" (`cases.draw_arrays`)
+    # Powers of two that multiply inputs; the variant exists only for definitions with all of these inputs.
     factors: Mapping[str, float] = field(default_factory=dict)
-    differenced: bool = False  # keeps the wide margin from kinks, for finite differences and the algebraic properties
-    every_setting: bool = False  # used with every setting; other kinds use the settings in turn
-    # It has so many edges, or such widths, that the emulated device uses one dtype for each setting, in turn.
+    differenced: bool = False  # used for finite differences and identities, at a larger distance from kinks
+    every_setting: bool = False  # used with every setting; other kinds alternate between settings
+    # Whether it is so large that the emulated device uses only one dtype for each setting, alternating between dtypes.
     large: bool = False
-    # One sum has more terms than a chunk; results with small blocks are then also compared with the judge.
+    # Whether a sum has more terms than a chunk, so that results with small blocks are also compared with the judge.
     many: bool = False
-    # Checks with several threads are skipped: one thread does all the work, or it is divided as in "regular".
+    # Whether thread checks are skipped, because one thread does all work or work is divided as in "regular".
     one_thread: bool = False
-    # It is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype for each setting, in turn.
+    # Whether repeated calls, `out`, `wrt` and absent cotangents are checked, in one dtype for each setting.
     called: bool = False
-    batch: bool = False  # called in a batch with other graphs
-    third: bool = False  # used for third derivatives, in one dtype for each setting, in turn (`scaled`: in both)
+    batch: bool = False  # also called in a batch with other graphs
+    third: bool = False  # used for third derivatives, in one dtype for each setting (`scaled`: in both)
     equal_terms: bool = False  # see `case.Case`
     scaled: bool = False  # cotangents are multiplied by very different powers of two, up to the ends of the format
 
@@ -45,7 +46,7 @@ def _make_long_sums_kind(terms: int) -> CaseKind:
 
 
 def _make_many_heads_kind(width: int) -> CaseKind:
-    """Return a kind with more heads than are processed together (4 and 8); widths fill whole vectors of a processor."""
+    """Return a kind with more heads than are processed together (4 or 8), of widths that fill vector registers."""
     remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
     return CaseKind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
@@ -100,7 +101,7 @@ CASE_KINDS = {
     "length 256": _make_long_sums_kind(256),
     "length 257": replace(_make_long_sums_kind(257), third=True),
     "length 512": _make_long_sums_kind(512),
-    # Images of i other than the image in e are left out, and nodes have enough edges to use the linear sum.
+    # For an edge e into i, other images of i are left out; nodes have enough edges for the linear sum.
     "images": CaseKind(
         "two images of every other node, both left out of a triplet sum that is linear in the edges",
         large=True,
@@ -114,8 +115,8 @@ CASE_KINDS = {
         called=True,
         third=True,
     ),
-    # Values shared by all positions of that source equal their mean over the attention, so that products of deviations
-    # from means vanish, except for products of rounding errors.
+    # Values that all positions of that source share equal their mean weighted by attention, so that products of
+    # deviations from means vanish, except for products of rounding errors.
     "saturated": CaseKind(
         "parallel edges of one source have all the attention of a destination, the others' scores being far below",
         sizes={"num_dst_nodes": 4, "num_positions": 41},
@@ -137,32 +138,32 @@ CASE_KINDS = {
 
 
 def find_case_kind(name: str) -> CaseKind:
-    """Return the kind with a variant's name; hubs and real inputs have the default kind."""
+    """Return the kind for the name of a variant; hubs and real inputs have the default kind."""
     return CASE_KINDS.get(name, CaseKind())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The choice of the sizes and the graph of a case."""
+    """Choice of the sizes, the graph and the setting of a case."""
 
     name: str
-    pick: int  # chooses among the typical sizes
+    pick: int  # index into the typical sizes
     index: type[np.signedinteger[Any]]  # index dtype of the graph
     setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and absent inputs (None)
-    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.build_hub`), else 0
+    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.build_hub`), or 0 without hubs
     hub_data: str = ""  # distribution of numbers for hubs
 
     @property
     def kind(self) -> CaseKind:
-        """The properties of variants with its name."""
+        """Properties of the variants with this name."""
         return find_case_kind(self.name)
 
     @property
     def data(self) -> str:
-        """Distribution of numbers (`cases.draw`)."""
+        """Distribution of numbers (`cases.draw_arrays`)."""
         return self.hub_data or self.kind.data
 
     @property
     def label(self) -> str:
-        """The name of the kind and the setting."""
+        """Name of the kind, and the setting."""
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])

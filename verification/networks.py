@@ -1,7 +1,7 @@
 """Realistic graphs for graph attention and weighted aggregation: a mesh, a social network, and a power law.
 
-The mesh is pyamg's airfoil, the network is Zachary's karate club. The power law is generated here, with thirty thousand
-edges and uneven degrees as in large social networks or knowledge graphs.
+The mesh is pyamg's airfoil, and the network is Zachary's karate club. This module generates the power-law graph, which
+has 30,000 edges and uneven degrees as in large social networks or knowledge graphs.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ from trigraph.table import Definition
 DATA = Path(__file__).parent / "data"
 NEAR = 8  # number of destinations in the mesh's patch
 NODES, EDGES = 3_000, 30_000
-PATCH = 40  # number of destinations in the power law's patch; they have middle ranks and tens of edges each
+PATCH = 40  # number of destinations in the power law's patch; they have middle ranks and tens of in-edges
 HEADS, DIM_HEAD = 2, 3
 
 
@@ -28,7 +28,7 @@ def load_airfoil() -> dict[str, np.ndarray]:
 
 
 def make_airfoil_mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return node positions, and source and destination of every edge; a patch has the in-edges of `NEAR` nodes."""
+    """Return node positions, sources and destinations; a patch has only the in-edges of `NEAR` nodes."""
     z = load_airfoil()
     positions, offsets, src = z["positions"], z["offsets"], z["indices"]
     dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
@@ -45,11 +45,11 @@ def make_airfoil_mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def draw_power_law_graph(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
     """Return a graph whose in- and out-degrees decrease as rank**-exponent; rows of edge arrays are positions.
 
-    Exponents are between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
-    Both ends of every edge are drawn independently, the node of rank r with a probability proportional to
-    ``r**-exponent``, by inversion of the continuous distribution: ``r = nodes * u**(1/(1 - exponent))`` with u uniform
-    in [0, 1) from NumPy's PCG64. Random permutations assign the ranks of destinations and of sources to nodes. Edges
-    are stably sorted by destination. Duplicates and self-loops are kept.
+    Exponents are between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``. Both
+    ends of every edge are drawn independently. The node of rank r has a probability proportional to ``r**-exponent``,
+    by inversion of the continuous distribution: ``r = nodes * u**(1/(1 - exponent))`` with u uniform in [0, 1) from
+    NumPy's PCG64. Random permutations assign ranks to destinations and to sources. Edges are stably sorted by
+    destination. Duplicates and self-loops are kept.
     """
     rng = np.random.default_rng(seed)
     ends = []
@@ -63,7 +63,7 @@ def draw_power_law_graph(nodes: int = NODES, edges: int = EDGES, exponent: float
 
 @cache  # depends only on the installed file
 def load_karate_club() -> tuple[CSC, np.ndarray, np.ndarray]:
-    """Return Zachary's karate club: graph (both directions of an edge share a row), row weights, members' sides."""
+    """Return Zachary's karate club: graph (both directions share an edge row), edge weights, and members' sides."""
     with np.load(DATA / "karate.npz") as archive:
         ends, weights, side = archive["ends"], archive["weights"], archive["side"]
     rows = np.tile(np.arange(len(ends)), 2)
@@ -72,7 +72,7 @@ def load_karate_club() -> tuple[CSC, np.ndarray, np.ndarray]:
 
 
 def _select_in_edges(graph: CSC, nodes: np.ndarray) -> CSC:
-    """Return the in-edges of some destinations, with renumbered sources and rows."""
+    """Return the graph of the in-edges of some destinations, with sources and rows renumbered."""
     spans = [np.arange(graph.offsets[i], graph.offsets[i + 1]) for i in nodes]
     sources, numbers = np.unique(graph.indices[np.concatenate(spans)], return_inverse=True)
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in spans])])
@@ -80,12 +80,12 @@ def _select_in_edges(graph: CSC, nodes: np.ndarray) -> CSC:
 
 
 def _make_sine_features(nodes: int, width: int, phase: float) -> np.ndarray:
-    """Return features for nodes without any: a different sine for each column."""
+    """Return node features that are a different sine in each column."""
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
 def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
-    """Return arguments of fwd: the given ones, and sines for other features."""
+    """Return arguments of fwd: the given arguments, and sines for the other features."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
         "graph": graph,
@@ -110,7 +110,7 @@ def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> 
 
 
 def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the values of the airfoil mesh: positions are features, and shorter edges have larger weights."""
+    """Return the arguments on the airfoil mesh, with features from positions and larger weights for shorter edges."""
     positions, src, dst = make_airfoil_mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
     along = positions[src] - positions[dst]
@@ -123,7 +123,7 @@ def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | Non
 
 
 def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the values of the karate club: sides of members, and how often two members met."""
+    """Return the arguments on the karate club: sides of members, and numbers of contexts in which two members met."""
     graph, weights, side = load_karate_club()
     member = _make_sine_features(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
@@ -132,7 +132,7 @@ def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | Non
 
 
 def make_power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the values of the power law; its patch has the in-edges of some destinations of middle rank."""
+    """Return the arguments on the power-law graph; a patch has the in-edges of some destinations of middle rank."""
     graph = draw_power_law_graph()
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")

@@ -1,4 +1,4 @@
-"""Check that NaN and infinity in an argument reach exactly the results that depend on them."""
+"""Check that NaN and infinity in an argument reach exactly the results that depend on these elements."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from trigraph.verification.subjects import Subject, call_subject
 
 
 class Spoiler(NamedTuple):
-    """A value that replaces elements of an argument: from a fraction on, every so many (None: only one)."""
+    """A value that replaces elements of an argument: one at the fraction `part`, or from there every `step`-th."""
 
     value: float
     part: float
@@ -27,12 +27,12 @@ class Spoiler(NamedTuple):
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
 
 
-# With several NaN, some are in the same sum or extremum; the first NaN of an extremum must win.
+# Several NaN may be in the same sum or extremum; an extremum must select its first NaN.
 SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
 
 
 def list_spoilers(argument: Argument) -> tuple[Spoiler, ...]:
-    """Return the spoilers for an argument; -inf is left out for positive arguments, because it would be refused."""
+    """Return the spoilers for an argument, without -inf for positive arguments, which would be rejected."""
     return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
 
 
@@ -44,12 +44,12 @@ def _spoil_array(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 
 def _mark_spoilt(array: np.ndarray, value: float) -> np.ndarray:
-    """Return a mask of spoilt results: NaN or, for an infinite `value`, which may turn into NaN, any not finite."""
+    """Return a mask of affected results: NaN or, if `value` is infinite (which can become NaN), all non-finite ones."""
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
 def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
-    """Return the judge's masks of each field, or the field itself if it holds integers."""
+    """Return the judge's mask of each field, or the field itself if it has integers."""
     arguments = judged.case.arguments(op)
     arguments[name] = _spoil_array(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
@@ -61,7 +61,7 @@ def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler)
 def _count_wrong_elements(
     subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
-    """Return the call and, for each field, the number of wrong elements and the problem."""
+    """Return the outcome of the call and, for each field, the number of wrong elements and the problem."""
     case, wrong = judged.case, {}
     expected = judged.cache_result((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
@@ -75,7 +75,7 @@ def _count_wrong_elements(
         if not note:
             marks = got if field.index else _mark_spoilt(got, spoiler.value)
             # The judge's bwd3 differentiates every product that bwd and bwd2 form, also with respect to factors that do
-            # not change. Their derivative is 0, and 0 NaN is NaN: a backend that leaves such products out spoils less.
+            # not change. Their derivative is 0, and 0 NaN is NaN; a backend that omits such products returns fewer NaN.
             unequal = marks & ~expected[field.name] if op.order == 3 else marks != expected[field.name]
             error = float(np.count_nonzero(unequal))
         wrong[field.name] = error, note or (f"{spoiler.label} {name}" if error else "")
@@ -83,11 +83,10 @@ def _count_wrong_elements(
 
 
 def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: str) -> list[Check]:
-    """Spoil some elements of an argument; exactly the results that the judge spoils must be spoilt.
+    """Make some elements of an argument non-finite; the same results as for the judge must become non-finite.
 
-    The error of a field is the number, over all spoilers, of elements that are spoilt only for the subject or, below
-    the third order, only for the judge, and of integers that differ. The note names the first spoiler with such an
-    error.
+    The error of a field is the number, over all spoilers, of elements that become non-finite only for the subject or,
+    below third order, only for the judge, and of integers that differ. The note names the first spoiler with an error.
     """
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(

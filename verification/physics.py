@@ -1,12 +1,14 @@
 """Check forces, training on forces, and invariance under rotations, on molecules, slabs and crystals.
 
-One interaction block of DimeNet++ is an energy of the positions R of the atoms, with r_e = R_src - R_dst + offset:
+One interaction block of DimeNet++ gives an energy as a function of the atoms' positions R, with
+r_e = R_src - R_dst + offset:
 
     x = |r| / cutoff;  rbf, sbf_rad = radial_basis_fwd(x, freq);  m = embedding * (rbf @ projection);
     out = agg_edge_to_edge_fwd(r, sbf_rad, m, weights, graph);  E = sum(readout * out);  F = -dE/dR
 
 Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd, and the gradients of a loss of forces with respect to
-parameters by bwd2 of both. They are compared with central differences of E in R and of the loss in the parameters.
+parameters by bwd2 of both operators. They are compared with central differences of E with respect to R, and of the loss
+with respect to the parameters.
 """
 
 import math
@@ -40,7 +42,7 @@ from trigraph.verification.structures import (
 )
 from trigraph.verification.subjects import Subject, compute_arrays, make_backend_subject
 
-# The operators of each check's chain; the check is recorded under the first.
+# Operators that each check calls; the check is recorded under the first operator.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
     "forces": CHAIN,
@@ -57,7 +59,7 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class PhysicalSystem:
-    """Atoms, graph and model; `target` (num_nodes, 3) has the target forces of the loss."""
+    """Atoms, graph and model; `target` (num_nodes, 3) contains the target forces of the loss."""
 
     name: str
     positions: np.ndarray
@@ -72,7 +74,7 @@ class PhysicalSystem:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes of both operators."""
+        """Sizes of both operators."""
         widths = {
             "num_spherical": SUM["num_spherical"],
             "num_radial": SUM["num_radial"],
@@ -83,12 +85,12 @@ class PhysicalSystem:
 
     @cached_property
     def rounding_scales(self) -> tuple[float, float]:
-        """Scales of the rounding errors of energy and loss, see `_compute_rounding_scales`."""
+        """Scales of the rounding errors of energy and forces; see `_compute_rounding_scales`."""
         return _compute_rounding_scales(self)
 
 
 def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
-    """Return the system of a structure, or of a part of it that fits into memory with pyref."""
+    """Return the system of a structure, or of a part that is small enough for the memory of pyref."""
     some = structure.limit_triplets(WHOLE)
     target = draw_numbers(f"{structure.name} forces", len(some.positions), 3)
     return PhysicalSystem(
@@ -101,7 +103,7 @@ def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
 
 @dataclass(frozen=True)
 class EnergyResults:
-    """Intermediate results of the energy that its derivatives need."""
+    """Intermediate results of the energy, which its derivatives need."""
 
     vec: np.ndarray
     unit: np.ndarray
@@ -123,7 +125,7 @@ class EnergyResults:
 
 @dataclass(frozen=True)
 class ForceResults:
-    """Gradients of the energy with respect to the edge vectors (`edge`), and intermediate results."""
+    """Forces, the gradient of the energy with respect to the edge vectors (`edge`), and intermediate results."""
 
     sum: Mapping[str, np.ndarray]
     grad_rbf: np.ndarray
@@ -133,7 +135,7 @@ class ForceResults:
 
 
 def compute_energy(call: Call, s: PhysicalSystem) -> EnergyResults:
-    """Evaluate the energy."""
+    """Compute the terms of the energy."""
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
     length = np.linalg.norm(vec, axis=1)
     dist = length / s.cutoff
@@ -144,13 +146,13 @@ def compute_energy(call: Call, s: PhysicalSystem) -> EnergyResults:
 
 
 def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResults:
-    """Evaluate the forces from the gradient of sum(readout * out) through both operators."""
+    """Compute the forces from the gradient of sum(readout * out) through both operators."""
     of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.sum(s))
     grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
     of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.basis(s))
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
-    other = s.graph.src != s.graph.dst  # an atom's own images move with it
+    other = s.graph.src != s.graph.dst  # edges to an atom's own images do not change when the atom moves
     np.subtract.at(forces, s.graph.src[other], edge[other])
     np.add.at(forces, s.graph.dst[other], edge[other])
     return ForceResults(of_sum, grad_rbf, of_basis["dist"], edge, forces)
@@ -158,7 +160,7 @@ def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResu
 
 @dataclass(frozen=True)
 class ForceGradients:
-    """Gradient of sum(t * forces) with respect to parameters, and the cotangents of every step of the chain."""
+    """Gradient of sum(t * forces) with respect to parameters, and cotangents of every step of the computation."""
 
     parameters: dict[str, np.ndarray]
     edge: np.ndarray
@@ -208,7 +210,7 @@ def differentiate_forces(
 
 
 def _make_caller(subject: Subject) -> Call:
-    """Return a function that calls the subject's operators by name; it raises `CallError`."""
+    """Return a function that calls the subject's operators by name; it raises `CallError` if a call fails."""
 
     def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
@@ -225,7 +227,7 @@ def _energy_pairs(call: Call, s: PhysicalSystem) -> Products:
 
 
 def _loss_pairs(call: Call, s: PhysicalSystem) -> Products:
-    """Return half the sum of squared force errors, as products."""
+    """Return half the sum of squared force errors, as the factors of products."""
     missing = judge.pair(compute_forces(call, s, compute_energy(call, s)).forces - s.target)
     return [(0.5 * missing, missing)]
 
@@ -253,7 +255,7 @@ def _compute_difference_errors(
         products = [(judge.pair(gradient), compute_rounded_gap(x, step, direction))]
         _, size = sum_inner_products(products)
         residual, terms = sum_inner_products([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
-        # If atoms have only their own images as neighbours, nothing depends on x: both are equal up to rounding.
+        # If atoms have only their own images as neighbours, nothing depends on x, and the residual is pure rounding.
         equal = abs(residual) <= SUM_ROUNDING * terms
         errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
     return errors
@@ -262,10 +264,10 @@ def _compute_difference_errors(
 def _judge_curve(
     subject: Subject, s: PhysicalSystem, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
-    """Return the check of a curve of errors at `STEPS`."""
+    """Return the check of a curve of errors at the steps `STEPS`."""
     tolerance = tolerances.difference_tolerance("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
-    # The floors are zero: neither energy nor loss is a polynomial, so the order must show.
+    # The floors are zero: neither energy nor loss is a polynomial, so that the curve must show the order.
     return add_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
@@ -307,10 +309,10 @@ def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def _compute_rounding_scales(s: PhysicalSystem) -> tuple[float, float]:
-    """Return scales of the rounding errors of E and of sum(target * F): the weighted sums of the scales of each step.
+    """Return scales of the rounding errors of E and of sum(target * F): weighted sums of the scales of all steps.
 
-    Steps are the two operators and their derivatives (with the judge's scales), the products with the projection, and
-    the vectors, which have the rounding errors of positions and offset after any motion.
+    The steps are the two operators and their derivatives (with the judge's scales), the products with the projection,
+    and the vectors, whose rounding errors come from positions and offset after any motion.
     """
     call = _make_caller(make_backend_subject("pyref"))
     f = compute_energy(call, s)
@@ -345,7 +347,7 @@ def _rotate_system(matrix: np.ndarray, s: PhysicalSystem) -> PhysicalSystem:
 
 
 def _renumber_atoms(s: PhysicalSystem) -> PhysicalSystem:
-    """Renumber the atoms; sort edges by their new source, in a random order for each source."""
+    """Renumber the atoms; sort edges by their new source, in random order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
@@ -361,7 +363,7 @@ def _renumber_atoms(s: PhysicalSystem) -> PhysicalSystem:
     )
 
 
-# The angle and axis are not symmetries of any structure.
+# A rotation that is not a symmetry of any structure.
 TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
 MOTIONS: dict[str, Callable[[PhysicalSystem], PhysicalSystem]] = {
     "rotated": partial(_rotate_system, TURN),
@@ -374,7 +376,8 @@ MOTIONS: dict[str, Callable[[PhysicalSystem], PhysicalSystem]] = {
 def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
     """Compare the energy, and forces along `target`, which moves with the atoms, before and after each of `MOTIONS`.
 
-    Errors are in units of eps * scale of rounding errors; each value may differ from the exact one by the tolerance c.
+    Errors are in units of eps times the scale of rounding errors. The tolerance is twice the tolerance of accuracy,
+    since both values have rounding errors.
     """
     call = _make_caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
@@ -386,7 +389,7 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
-    rounding: tuple[float, float] = s.rounding_scales  # computed here, so that the judge's time is not counted
+    rounding: tuple[float, float] = s.rounding_scales  # computed before the timing, which excludes the judge
     checks, before = [], None
     for name, motion in MOTIONS.items():
         start, moved = time.perf_counter(), motion(s)
@@ -412,5 +415,5 @@ CHECKS: dict[str, Callable[[Subject, PhysicalSystem, str], list[Check]]] = {
     "force training": check_force_training,
     "invariance": check_invariance,
 }
-# The number of checks of each kind.
+# Number of checks of each kind.
 COUNTS = {"forces": 1, "force training": len(TRAINED), "invariance": 2 * len(MOTIONS)}

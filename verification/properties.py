@@ -1,4 +1,4 @@
-"""Properties that hold for any values: adjoints, symmetry, order of edges, and equal bits."""
+"""Properties that hold for any values: adjoints, symmetry, order of edges, and bitwise reproducibility."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from trigraph.verification.subjects import Subject, call_and_catch, call_subject
 from trigraph.verification.transforms import embed_in_batch, list_member_fields, renumber_case
 
 THREADS = (1, 2, 3)
-# Backends that are batch-invariant: the results of a node or edge do not depend, bitwise, on others in the call.
+# Batch-invariant backends: the results of a node or edge do not depend, bitwise, on other nodes and edges of the call.
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
@@ -58,7 +58,7 @@ def _check_equal_sums(
     scale: float,
     calls: Sequence[Outcome],
 ) -> Check:
-    """Return the check that two sums, pairs of real128, are equal up to the rounding of their factors."""
+    """Return the check that two sums, given as pairs (hi, lo), are equal up to the rounding of their factors."""
     (left, left_low, _), (right, right_low, _) = sides
     unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
     error = float(abs((left - right) + (left_low - right_low)) / unit)
@@ -69,7 +69,7 @@ def _check_equal_sums(
 def check_adjoint(subject: Subject, judged: JudgedCase, operator: str | None = None) -> Check:
     """Check <g, jvp(v)> = <bwd(g), v>, with the Jacobian-vector product jvp(v) = bwd2(gg=v).grad_<output>.
 
-    `operator` is the name for the record (default: the name of bwd2).
+    The check is recorded as `operator` (default: the name of bwd2).
     """
     case = judged.case
     _, bwd, bwd2 = list_main_operators(case.definition)
@@ -101,7 +101,8 @@ def check_symmetry(subject: Subject, judged: JudgedCase) -> Check:
 def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>.
 
-    a' and g' are directions of the cotangents gg_ and grad_; bwd2 is linear in both, so its derivative is bwd2 at them.
+    a' and g' are directions of the cotangents gg_ and grad_. Since bwd2 is linear in both cotangents, its derivative
+    along a direction is bwd2 of the direction.
     """
     case = judged.case
     bwd2, bwd3 = list_main_operators(case.definition)[2], find_third_order(case.definition)
@@ -164,12 +165,12 @@ def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]
 
 
 def list_renumbered_fields(case: Case, op: Operator) -> list[Array]:
-    """Return the fields that renumbering only permutes: those neither indexed by positions nor holding positions."""
+    """Return the fields that renumbering only permutes: fields that are not indexed by positions and have none."""
     return [f for f in case.list_returned(op) if not ("num_positions" in f.dims or f.index)]
 
 
 def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
-    """Renumber edges and nodes; the results must be renumbered likewise, and equal up to rounding."""
+    """Check that renumbering edges and nodes renumbers the results, up to rounding."""
     case = judged.case
     other, orders = renumber_case(case, seed)
     before = call_subject(subject, op, case.arguments(op))
@@ -194,7 +195,7 @@ def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: 
 
 
 def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
-    """Return copies of the floating arrays as bytes, one row for each element."""
+    """Return copies of the numeric arrays as bytes, with one row for each element."""
     return {
         name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize).copy()
         for name, array in outcome.fields.items()
@@ -203,7 +204,7 @@ def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
 
 
 def _count_different_bits(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
-    """Return the number of elements whose bits differ."""
+    """Return the number of elements that are not bitwise identical."""
     if name not in bits or name not in reference or bits[name].shape != reference[name].shape:
         return math.inf
     return float(np.count_nonzero((bits[name] != reference[name]).any(axis=1)))
@@ -218,7 +219,7 @@ def _check_equal_bits(
     calls: Sequence[Outcome],
     fields: Iterable[Array] | None = None,
 ) -> list[Check]:
-    """Return, for each field, the check that all trials have the same bits as the first one."""
+    """Return, for each field, the check that all trials are bitwise identical to the first trial."""
     checks = []
     for field in judged.case.list_returned(op) if fields is None else fields:
         error = max(_count_different_bits(bits, field.name, trials[0]) for bits in trials[1:])
@@ -227,7 +228,7 @@ def _check_equal_bits(
 
 
 def check_repeat(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Call twice, then with other arguments: bits must be equal, and results of the first call must not change."""
+    """Check that a repeated call is bitwise identical, and that further calls do not change earlier results."""
     arguments = judged.case.arguments(op)
     negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     first = call_subject(subject, op, arguments)
@@ -240,10 +241,11 @@ def check_repeat(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
 
 
 def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
-    """Call in a batch: results for the case's own nodes and edges must have equal bits, or be as accurate as alone.
+    """Check the results for the case's nodes and edges if the case is part of a batch.
 
-    Bits are compared for backends in `BATCH_INVARIANT`. Library products of other backends may depend on sizes. For
-    these, and for users' functions, values are compared with the judge's results for the case alone.
+    For backends in `BATCH_INVARIANT`, the results must be bitwise identical to the results for the case alone. Other
+    backends may use library products whose rounding depends on sizes. Their results, and the results of users'
+    functions, are compared with the judge's results for the case alone.
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
@@ -264,10 +266,10 @@ def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -
 
 
 def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Let the call write to the caller's arrays, filled with NaN, at the start of a cache line and 8 bytes after one.
+    """Check calls that write to the caller's arrays, at the start of a cache line and 8 bytes after the start.
 
-    The error of a field is the number of elements whose bits differ from an ordinary call, plus 1 for each array that
-    was not returned, or was written out of bounds.
+    The arrays are filled with NaN before. The error of a field is the number of elements that are not bitwise identical
+    to an ordinary call, plus 1 for each array that was not returned or was written out of bounds.
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.list_returned(op)
@@ -283,7 +285,7 @@ def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]
 
 
 def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Call with 1, 2 and 3 threads; bits must be equal."""
+    """Check that calls with 1, 2 and 3 threads are bitwise identical."""
     outcomes = []
     with restore_num_threads():
         for number in THREADS:
@@ -293,20 +295,20 @@ def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
 
 
 def check_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare with the judge while sums over blocks are limited to few blocks, so that they have several stages."""
+    """Compare with the judge while blocks are as small as possible, so that sums over blocks have several stages."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
 def list_other_levels() -> tuple[list[str], list[str]]:
-    """Return the instruction-set levels not in use, and the levels whose bits must be equal (none or 2)."""
+    """Return the instruction-set levels not in use, and the levels that must be bitwise identical (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in list_runnable_levels()]
     return [level for level in list_runnable_levels() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
 def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare builds for other instruction-set levels with the judge; bits of levels in `EQUAL_BITS` must be equal."""
+    """Compare builds for other instruction-set levels with the judge; `EQUAL_BITS` must be bitwise identical."""
     different, equal = list_other_levels()
     before = get_cpu_level()
     checks, outcomes = [], []

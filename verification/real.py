@@ -1,6 +1,6 @@
 """Real inputs: small data files shipped with the package, the scripts that made them, and the user's structures.
 
-Real coordinates close to a kink cannot be drawn again. Such edges are left out, and the note gives their number.
+Real coordinates that are close to a kink cannot be redrawn. Their edges are left out, and the note gives their number.
 """
 
 import zlib
@@ -22,16 +22,16 @@ from trigraph.verification.structures import AtomicStructure, list_default_struc
 from trigraph.verification.triplets import list_triplet_inputs
 
 SLAB = "copper slab with CO"
-WIDTH = 8  # number of input and output features, determined by the weights
-# Finite-difference steps on the full input; directions are relative (v_i = x_i times a normal number). GNO is piecewise
-# polynomial of degree 2 at most, and GemNet-OC linear in each input; DimeNet++ needs enough steps to show the order.
+WIDTH = 8  # number of input and output features, as in athena's weights
+# Finite-difference steps on whole inputs; directions are relative (v_i = x_i times a normal number). GNO is piecewise
+# polynomial of degree at most 2, and GemNet-OC is linear in each input; the others need enough steps to show the order.
 POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
 def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return GNO's values on pyamg's airfoil mesh: dx between nodes, smooth fields as features, athena's weights."""
+    """Return GNO's arguments on the airfoil mesh: differences of positions, smooth features, and athena's weights."""
     positions, src, dst = networks.make_airfoil_mesh(patch)
     if keep is not None:
         src, dst = src[keep], dst[keep]
@@ -55,7 +55,7 @@ class RealInput:
     `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, on a patch that is
     small enough for the judge or on the whole input, with the rows of the resampled input for which `keep` is True
     (None: all). `steps` are the finite-difference steps on the whole input; `remark(patch)` describes the parts that
-    are left out. A large whole input is only used for `backends`.
+    are left out. If `backends` is not empty, only these backends use the whole input, because it is large.
     """
 
     name: str
@@ -88,8 +88,8 @@ def list_real_inputs(family: str, structures: Iterable[AtomicStructure] = ()) ->
 def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
     """Build the case of one of ``list_real_inputs(definition.family)``; its note gives the number of edges left out.
 
-    With `patch`, it is a patch for comparison with the judge, otherwise the whole input for differences and adjoints.
-    `seed` determines cotangents and directions.
+    With `patch`, the case is a patch for comparison with the judge, otherwise the whole input for differences and
+    adjoints. `seed` determines cotangents and directions.
     """
 
     def convert_values(keep: np.ndarray | None) -> dict[str, Any]:

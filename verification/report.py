@@ -20,18 +20,18 @@ from trigraph.verification.tolerances import TABLE
 
 
 def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
-    """Return the subject of a kind's checks, how many passed, and the largest error in units of its tolerance."""
+    """Return the meaning of a kind of check, how many passed, and the largest error in units of its tolerance."""
     return {
         "name": name,
         "meaning": TERMS.kinds[name],
         "count": len(group),
         "passed": sum(c.passed for c in group),
-        "largest": max((ratio(c) for c in group if c.tolerance > 0), default=None),  # None: bits must be equal
+        "largest": max((ratio(c) for c in group if c.tolerance > 0), default=None),  # None: bitwise checks
     }
 
 
 def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
-    """Count the comparisons of a run, for the paragraph that a referee reads."""
+    """Count the comparisons of a run, for the paragraph that summarises the evidence."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in TERMS.kinds}
     accuracy, curves = groups["accuracy"], [c for c in made if c.kind in TERMS.curves]
@@ -39,7 +39,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
         "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
-        # Inputs, of all definitions, that were compared with the judge.
+        # Number of inputs, of all definitions, that were compared with the judge.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
         # The comparison with the judge whose error is the largest multiple of its tolerance.
         "closest": worst(accuracy),
@@ -51,7 +51,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def _capture_print(show: Callable[..., None], *what: Any) -> str:
-    """Return the output of `trigraph verify`, on lines as long as necessary."""
+    """Return what `show` prints, on lines as long as necessary."""
     text = io.StringIO()
     show(Console(file=text, width=10_000, highlight=False), *what)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""The verification run: everything that `trigraph verify` does, except for its output.
+"""The verification run: everything that `trigraph verify` does, except its output.
 
 `plan_run` divides the run into weighted units; `units.execute` executes them. The checks of a unit are derived from the
 operator table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
@@ -36,7 +36,7 @@ from trigraph.verification.variants import list_hub_variants, list_variants
 
 DTYPES = ("float32", "float64")
 DEFINED = frozenset(spec.name for spec in DEFINITIONS)
-# Backends without finite differences, because their calls are expensive; kernels are compared with the judge instead.
+# Backends whose calls are too slow for finite differences; kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
 # Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a backend's time.
@@ -69,9 +69,10 @@ SHARE = {"gpu-host": 3.0}
 SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete", "not offered"))
 
 # Hubs: every subject except the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
-# only once, are for subjects that sum in chunks, including the emulated device: these promise the same accuracy for any
-# number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one, so that every level of
-# the tree of partial sums is in use. The kernels add partial sums of the longest sum 8 at a time.
+# only once, are for subjects that sum in chunks, including the emulated device, since chunked sums promise the same
+# accuracy for any number of terms. Both numbers give 2**k - 1 whole chunks, of 128 and of 256 terms, before the last
+# chunk, so that every level of the tree of partial sums is used. The kernels add the partial sums of the longest sum 8
+# at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
@@ -81,7 +82,7 @@ def list_available_backends() -> tuple[str, ...]:
 
 
 def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
-    """Return names of operators, from names of operators, definitions and families; ValueError for other names."""
+    """Return the operators with the given names of operators, definitions and families; ValueError for other names."""
     if operators is None:
         return frozenset(NAMED)
     selected: set[str] = set()
@@ -94,7 +95,7 @@ def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
 
 
 def name_section(unit: Unit) -> str:
-    """Return the part of the run that a unit belongs to: a definition, the forces, or the golden vectors."""
+    """Return the part of the run to which a unit belongs: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
         return name
@@ -103,7 +104,7 @@ def name_section(unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class _VerificationRun:
-    """The options of a run."""
+    """Options of a run, from which its units follow."""
 
     scopes: tuple[Scope, ...]
     judge: bool
@@ -121,7 +122,7 @@ class _VerificationRun:
         ]
 
     def units(self) -> Iterator[Unit]:
-        """Return the units in order: generated cases, real inputs, golden vectors; or only units of the structures."""
+        """Yield the units in order: generated cases, real inputs, golden vectors; or only units of the structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
                 for real in list_real_inputs("dimenet", self.structures)[len(list_default_structures()) :]:
@@ -144,8 +145,8 @@ class _VerificationRun:
         yield from self._yield_golden_units()
 
     def _yield_variant_units(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
-        """Return the units of a case; kinds with one dtype for each setting take part if it is this dtype's `turn`."""
-        # This cache and those below have one entry: everything that the function depends on is bound to it.
+        """Yield the units of a case; checks in one dtype per setting are included if it is this dtype's `turn`."""
+        # This cache and the caches below have one entry, since all arguments are bound to the function.
         judged = cache(partial(self._judge_case, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
@@ -189,7 +190,7 @@ class _VerificationRun:
     def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in list_hub_variants(definition, HUB, "positive")]
-        # Equal terms are a weak test of a user's function: the tolerance of a direct sum is half their number.
+        # Equal terms are a weak test of a user's function, for which the tolerance is half their number.
         backends = tuple(s for s in real if s.subject.only is None)
         some += [(backends, v) for v in list_hub_variants(definition, HUB, "constant")]
         if dtype == "float32":
@@ -197,7 +198,7 @@ class _VerificationRun:
             some += [(chunked, v) for v in list_hub_variants(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:
-                # One unit for all subjects, so that the judge's results for so many edges can be freed early.
+                # One unit for all subjects, so that the judge's large results can be freed early.
                 judged = partial(self._judge_case, definition, variant, dtype)
                 check = partial(tasks.make_hub_tasks, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
@@ -217,14 +218,14 @@ class _VerificationRun:
         if "float64" not in self.dtypes:
             return
         whole = make_judged_case("float64", False)
-        # Derivatives on the whole structure are compared with finite differences for one backend, since that takes
-        # long. All backends are compared with the judge on a part of the structure (the patch, above).
+        # Finite differences on the whole input take long and are made for only one backend. All backends are compared
+        # with the judge on the patch.
         differenced = next((s for s in self.scopes if s.subject.name not in UNDIFFERENCED), None)
         for scope in self.scopes:
             if real.backends and scope.subject.name not in real.backends:
                 continue
             unit = partial(_make_unit, f"{definition.name}, {real.name}, float64", scope)
-            # The first subject's unit includes the time of the judge.
+            # The weight of the first subject's unit includes the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield unit("adjoint", tasks.make_adjoint_tasks, whole, weight=weight)
             if scope is differenced and real.steps:
@@ -232,7 +233,7 @@ class _VerificationRun:
                 yield unit("differences", tasks.make_difference_tasks, whole, real.steps, weight=weight)
 
     def _yield_dimenet_units(self) -> Iterator[Unit]:
-        """Return units for radial functions over three decades, and for forces on structures."""
+        """Yield units for radial functions over three decades, and for forces on structures."""
         for dtype in self.dtypes:
             judged = cache(partial(make_decades_case, dtype, self.seed))
             for scope in self.scopes:
@@ -241,7 +242,7 @@ class _VerificationRun:
         yield from self._yield_force_units((*list_default_structures(), *self.structures))
 
     def _yield_half_units(self) -> Iterator[Unit]:
-        """Return units for cases in half precision; float16 and bfloat16 take turns (without ml_dtypes: float16)."""
+        """Yield units for cases in half precision, alternating float16 and (with ml_dtypes) bfloat16."""
 
         def select_half_scopes(half: str) -> list[Scope]:
             named = [s for s in self.scopes if s.subject.name in HALF_BACKENDS]
@@ -279,7 +280,7 @@ class _VerificationRun:
             vectors = cache(partial(self._read_selected_vectors, name, path))
             size = path.stat().st_size / 1000
             for scope in self.scopes:
-                for dtype in self.dtypes:  # all in one process, which calls the judge once
+                for dtype in self.dtypes:  # one process for both, which calls the judge once
                     yield _make_unit(
                         f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
                     )
@@ -293,7 +294,7 @@ class _VerificationRun:
 def _make_unit(
     label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
 ) -> Unit:
-    """Return the unit for the checks of one kind, which ``tasks(scope, *arguments)`` returns."""
+    """Return the unit of one kind of check, whose tasks ``tasks(scope, *arguments)`` returns."""
     subject = scope.subject.name
     weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
     return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
@@ -312,21 +313,21 @@ def plan_run(
     device: str | None = None,
     skip: Iterable[str] = (),
 ) -> list[Unit]:
-    """Plan a run: all drawn numbers follow from the seed.
+    """Plan a run: return its units. All random numbers follow from `seed`.
 
     `operators` has names of operators, definitions or families (default: all); with an implementation, the operator
-    that it implements (default: the one of that name). `backends` defaults to `list_available_backends`, and
-    with an implementation to none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`.
-    With a `framework` ("torch" or "jax"), it is the forward of an operator on tensors on a `device`, and all orders are
-    checked (`differentiated`); if no implementation is given, the functions of `trigraph.torch` or `trigraph.jax` are
-    checked. `structures` are inputs of the DimeNet++ family in addition to the shipped ones, with `alone` the only ones
-    (`structures.read_structure`). `where` has settings for all operators (`settings.parse_restriction`). `skip` has
-    kinds of check (`SKIPPED`) that are left out for the implementation.
+    that it implements (default: the operator with its name). `backends` defaults to `list_available_backends`, or to no
+    backend with an implementation. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`.
+    With a `framework` ("torch" or "jax"), it is the forward of an operator for tensors on a `device`, and all orders
+    are checked (`differentiated`); without an implementation, the functions of `trigraph.torch` or `trigraph.jax` are
+    checked. `structures` (`structures.read_structure`) are further inputs of the DimeNet++ family, or with `alone` the
+    only inputs of the run. `where` has settings for all operators (`settings.parse_restriction`). `skip` has kinds of
+    check (`SKIPPED`) that are left out for the implementation.
 
-    Raises ValueError if a name or kind is unknown, a backend cannot run here, structures are given but no operator uses
-    them, or `TRIGRAPH_CPU_LEVEL` is not a level that can run here.
+    Raises ValueError if a name or kind is unknown, a backend is not available, structures are given but no operator
+    uses them, or `TRIGRAPH_CPU_LEVEL` is a level that this processor cannot run.
     """
-    with suppress(ImportError):  # if a missing backend is requested, this is reported below
+    with suppress(ImportError):  # a missing backend is reported below if it is requested
         get_cpu_level()
     operators = None if operators is None else list(operators)
     skip, scopes = list(skip), []
@@ -372,7 +373,7 @@ def plan_run(
 
 
 def _rename_structures(structures: Iterable[AtomicStructure]) -> tuple[AtomicStructure, ...]:
-    """Return structures with distinct names, since several files may have the same name."""
+    """Return the structures with distinct names, since several files may have the same name."""
     taken = {s.name for s in list_default_structures()}
     distinct = []
     for structure in structures:

@@ -1,7 +1,7 @@
 """Restriction of cases to the settings selected by ``trigraph verify --where NAME=VALUE``.
 
-A setting is named by an argument of the operator: an attribute with choices, by its value (``op=sum``,
-``concat_heads=False``); an optional input or graph object, by ``None`` or ``given`` (``edge_weight=None``).
+A setting is a value of an argument of the operator: one of an attribute's choices (``op=sum``,
+``concat_heads=False``), or for an optional input or graph object ``None`` or ``given`` (``edge_weight=None``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +11,14 @@ from typing import Any
 from trigraph.table import NAMED, Definition
 from trigraph.verification.kinds import CASE_KINDS
 
-# Allowed values by the name of an argument; arguments that are not named may have any value.
+# Allowed values by argument name; other arguments may have any value.
 Where = Mapping[str, tuple[str, ...]]
 
 ABSENT, GIVEN = "None", "given"
 
 
 def _list_choices(definition: Definition) -> dict[str, dict[str, Any]]:
-    """Return the values, by their texts, of every argument that a restriction may name; "given" means any value."""
+    """Return the choices, by their text, of every argument that a restriction may name; "given" means any value."""
     choices = (a for a in definition.attributes if a.choices and not a.requests)
     attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
     return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
@@ -29,9 +29,9 @@ def _value_text(value: Any) -> str:
 
 
 def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
-    """Parse a restriction of operators: words ``"name=value"``; several words with the same name are alternatives.
+    """Parse a restriction: words ``"name=value"``, of which words with the same name are alternatives.
 
-    Raises ValueError, with the valid settings or values, if a word has another form or no operator has its setting.
+    Raises ValueError, with the valid settings or values, if a word has another form or an operator has no such setting.
     """
     where: dict[str, tuple[str, ...]] = {}
     definitions = {NAMED[name].definition.name: NAMED[name].definition for name in operators}
@@ -55,8 +55,8 @@ def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
 def parse_setting(case: str, definition: Definition) -> Where:
     """Return the restriction to the settings in the name of a generated case, ``"regular, op=sum, edge_weight=None"``.
 
-    A run restricted to all of them, in their order, has the case with the same name, and thus the same numbers. An
-    optional argument that is missing from the name is given. Names of other cases have no settings.
+    A run with this restriction contains the case with the same name, and thus the same numbers. An optional argument
+    that is missing from the name is given. Names of other cases have no settings.
     """
     kind, *parts = case.split(", ")
     if kind not in CASE_KINDS:
@@ -77,7 +77,7 @@ def admits(where: Where, values: Mapping[str, Any]) -> bool:
 def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
     """Return the definition's settings that a restriction allows, with the restricted arguments made explicit.
 
-    If it allows none of the table's settings, all combinations of the requested values are returned.
+    If the restriction allows none of the table's settings, all combinations of its values are returned.
     """
     if not where:
         return definition.settings

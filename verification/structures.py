@@ -21,11 +21,11 @@ from trigraph.table import Definition
 
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
-# Attributes of the radial basis and of the sum, as in DimeNet++, with the rule for periodic systems.
+# Attributes of the radial basis and of the sum as in DimeNet++, with the exclusion rule for periodic systems.
 BASIS: dict[str, Any] = {"num_spherical": 7, "envelope_exponent": 5}
 SUM: dict[str, Any] = {"num_spherical": 7, "num_radial": 6, "exclude": "edge"}
-WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections; small because the judge is slow
-# Largest number of triplets of the patch that is compared with the judge, and of the input of differences and physics,
+WIDTH, MIDDLE = 3, 2  # n_emb and n_mid; small because the judge is slow
+# Largest numbers of triplets of the patch that is compared with the judge, and of the input of differences and physics,
 # for which pyref stores arrays over all triplets.
 PATCH, WHOLE = 1500, 10_000
 # Peak memory in bytes for each edge while neighbours are found and sorted (measured: 253).
@@ -34,7 +34,7 @@ BYTES_PER_EDGE = 256
 
 @dataclass(frozen=True)
 class AtomicStructure:
-    """Atoms and their neighbours."""
+    """Atoms and their neighbours within a cutoff."""
 
     name: str
     positions: np.ndarray  # (num_nodes, 3)
@@ -42,8 +42,8 @@ class AtomicStructure:
     cutoff: float  # in the unit of the positions
     src: np.ndarray  # int64, (num_edges,); edges are sorted by source
     dst: np.ndarray
-    shifts: np.ndarray  # int64, (num_edges, 3): cells crossed by each edge
-    note: str = ""  # the parts that were left out
+    shifts: np.ndarray  # int64, (num_edges, 3): numbers of cells that each edge crosses
+    note: str = ""  # description of the parts that were left out
 
     # Cached values depend only on the fields, which do not change.
 
@@ -54,7 +54,7 @@ class AtomicStructure:
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """``shifts @ cell``, but exactly odd in the shifts."""
+        """``shifts @ cell``, computed so that opposite shifts give exactly opposite offsets."""
         s = self.shifts
         return np.asarray(s[:, :1] * self.cell[0] + s[:, 1:2] * self.cell[1] + s[:, 2:] * self.cell[2])
 
@@ -84,7 +84,7 @@ class AtomicStructure:
         return replace(self, src=self.src[keep], dst=self.dst[keep], shifts=self.shifts[keep], note=note)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Return arguments of fwd, see `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
+        """Return arguments of fwd (`RealInput.values`): DimeNet++'s frequencies, random embeddings and weights."""
         some = self.limit_triplets(PATCH if patch else WHOLE)
         drawn = make_model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
@@ -96,7 +96,7 @@ class AtomicStructure:
         return {**arrays, "graph": some.graph, **SUM}
 
     def describe(self) -> str:
-        """Describe the structure, and the parts that are compared with the judge and used by other checks."""
+        """Describe the structure, and the parts that are compared with the judge or used by other checks."""
 
         def describe_part(triplets: int) -> str:
             edges = len(self.limit_triplets(triplets).src)
@@ -121,10 +121,10 @@ def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class InteractionModel:
-    """Parameters of an interaction block, which sums with the embedding `embedding`_e * (rbf_e @ `projection`).
+    """Parameters of an interaction block, whose sum has the embedding `embedding`_e * (rbf_e @ `projection`).
 
     Shapes: `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M). `readout` (num_edges,
-    C) has the weights of the sum's elements in the energy.
+    C) has the weight of each element of the sum in the energy.
     """
 
     freq: np.ndarray
@@ -140,7 +140,7 @@ def draw_numbers(name: str, *shape: int) -> np.ndarray:
 
 
 def make_model(structure: AtomicStructure) -> InteractionModel:
-    """Return a model for a structure: DimeNet++'s initial frequencies, and random numbers for the rest."""
+    """Return a model for a structure, with DimeNet++'s initial frequencies and other parameters drawn at random."""
     radial, rows, edges = SUM["num_radial"], SUM["num_spherical"] * SUM["num_radial"], len(structure.src)
     return InteractionModel(
         freq=np.pi * np.arange(1, radial + 1),
@@ -162,9 +162,9 @@ def list_default_structures() -> tuple[AtomicStructure, ...]:
 
 
 def _estimate_edges(atoms: Any, cutoff: float) -> float:
-    """Return the approximate number of edges: exact without periodic directions, else from the mean density.
+    """Return the number of edges: exact without periodic directions, else estimated from the mean density.
 
-    The number of images of a pair within the cutoff is the volume of a ball of that radius over the volume of the cell.
+    The number of images of a pair within the cutoff is about the volume of a ball of that radius over the cell volume.
     """
     periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
     number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5

@@ -17,9 +17,9 @@ from trigraph.backends.choice import supports_third
 from trigraph.graphs import to_device
 from trigraph.table import Operator, result_type
 
-# Backends whose sums are direct; the others sum in chunks (tolerances.py).
+# Backends with direct sums; the other backends sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
-# Modules of the backends that divide work into blocks by its size.
+# Modules with `small_blocks`, for backends that divide work into blocks by size.
 DIVIDING = {"fortran": "trigraph.fortran.levels", "gpu": "trigraph.gpu.sums", "gpu-host": "trigraph.gpu.sums"}
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
@@ -32,22 +32,22 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 class Subject:
     """A backend, or a user's function."""
 
-    name: str  # `Check.backend`
-    chunked: bool  # whether it sums in chunks, which determines the tolerance of the accuracy rule
+    name: str  # recorded as `Check.backend`
+    chunked: bool  # whether sums are chunked, which determines the tolerance of the accuracy rule
     call: Call  # ``call(op, values, wrt)`` returns None for fields that are not requested; `wrt` None requests all
-    only: str | None = None  # the operator that a user's function implements; fortran-reference computes all others
-    # ``native(op, values)`` returns the arguments and fields in the backend's own arrays, if these differ from the
-    # arrays that `call` takes and returns (else None).
+    only: str | None = None  # operator that a user's function implements; fortran-reference computes the others
+    # ``native(op, values)`` returns the arguments and fields as the backend's own arrays; None if `call` takes and
+    # returns such arrays.
     native: Native | None = None
-    # ``into(op, values, forms, offset, strays)`` calls with the caller's arrays as `out`, `offset` bytes after the
-    # start of a cache line, with the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
-    # name of each field that was returned as another array, or was written out of bounds. None: there is no `out`.
+    # ``into(op, values, forms, offset, strays)`` passes arrays as `out`, `offset` bytes after the start of a cache
+    # line, with the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the name of each field
+    # that was returned as another array or was written out of bounds. None if the subject has no `out`.
     into: Into | None = None
-    # Context in which work is divided into the smallest possible blocks; None if it is not divided by size.
+    # Context in which work is divided into the smallest possible blocks; None if work is not divided by size.
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
     # Whether derivatives are separate functions, which take `wrt` and results of fwd.
     selective: bool = True
-    # Whether it has the bwd3 of an operator for arguments with these choices.
+    # Whether the subject has bwd3 of an operator for arguments with these choices.
     supports_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
 
 
@@ -56,21 +56,21 @@ class CallError(ValueError):
 
 
 def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
-    """Make a call, with exceptions treated as by `observe`; tracebacks start below the frames of the verification."""
+    """Observe a call and its exceptions (`observe`); tracebacks leave out the frames of trigraph.verification."""
     return observe(call, "trigraph.verification")
 
 
 def call_subject(
     subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> Outcome:
-    """Call a subject; any exception but the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
+    """Call a subject; any exception except Ctrl-C and `NotOffered` becomes the problem of the outcome."""
     return call_and_catch(lambda: subject.call(op, values, wrt))
 
 
 def compute_arrays(
     subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]
 ) -> dict[str, np.ndarray]:
-    """Return the fields of a call of a subject; raise `CallError` if it fails, or a field is not an array."""
+    """Return fields from a call of a subject; raise `CallError` if the call fails or a field is not an array."""
     outcome = call_subject(subject, op, values)
     if outcome.problem:
         raise CallError(f"{op.name}: {outcome.problem}")
@@ -92,7 +92,7 @@ def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
 
 @cache  # depends on the backend, the dtype and the installed CuPy
 def takes_dtype(name: str, dtype: np.dtype) -> bool:
-    """Return whether arrays of a backend can have a dtype: only recent versions of CuPy have bfloat16."""
+    """Return whether arrays of a backend can have a dtype, since only recent versions of CuPy have bfloat16."""
     try:
         if BACKENDS[name][1] == "cupy":
             _to_host(to_device(np.zeros(1, dtype)))
@@ -110,7 +110,7 @@ def _to_host(value: Any) -> Any:
 
 
 def _to_backend(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments as the kind of arrays that a backend takes."""
+    """Return the arguments with the arrays that a backend takes, NumPy or CuPy."""
     return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
 
@@ -127,7 +127,7 @@ def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Seque
 
 
 def memory_extent(array: Any) -> tuple[int, int]:
-    """Return the first address of an array, and the address after its last byte; for a device array, on the device."""
+    """Return the first address of an array and the address after its last byte; device arrays have device addresses."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     start, strides = interface["data"][0], interface["strides"]
     if strides is None:
@@ -158,7 +158,7 @@ def _call_with_out(
 
 
 def make_backend_subject(name: str) -> Subject:
-    """Return a backend as a subject; raise ValueError if there is no such backend, or it cannot run here."""
+    """Return a backend as a subject; raise ValueError if the backend does not exist or is not available."""
     if name not in BACKENDS:
         raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
     if unavailable(name):

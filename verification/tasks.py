@@ -1,4 +1,4 @@
-"""The tasks of a unit: the checks of a subject on a case, and their number."""
+"""Tasks of a unit: functions that check a subject on a case, with the number of their checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Lazy = Callable[[], JudgedCase]
 
 @dataclass(frozen=True)
 class Scope:
-    """A subject, the selected operators, and the settings to which they are restricted."""
+    """A subject, the operators to check, and the settings to which they are restricted."""
 
     subject: Subject
     selected: frozenset[str]
@@ -31,7 +31,7 @@ class Scope:
     skip: frozenset[str] = frozenset()  # kinds of check that are left out
 
     def checks_operator(self, op: Operator) -> bool:
-        """Return whether the subject's operator is to be checked."""
+        """Return whether an operator of the subject is to be checked."""
         return op.name in self.selected and self.subject.only in (None, op.name)
 
     def operators(self, case: Case) -> list[Operator]:
@@ -43,10 +43,10 @@ class Scope:
         ]
 
     def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
-        """Return the name under which to record a check of `ops`, the checked one first; None to leave the check out.
+        """Return the operator name for the record of a check that calls `ops`, or None to leave the check out.
 
-        `values` has arguments of the definition. A user's function has the name of the operator that it implements,
-        whichever of `ops` that is.
+        The first of `ops` is the checked operator. `values` has arguments of the definition. A check of a user's
+        function is recorded under the operator that the function implements, if it is among `ops`.
         """
         if not admits(self.where, values):
             return None
@@ -56,14 +56,14 @@ class Scope:
 
 
 def _check_on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
-    """Make checks on one thread, because others would only wait in small calls; `check_threads` compares their bits."""
+    """Make checks on one thread, since others would only wait in small calls; `check_threads` tests several threads."""
     with restore_num_threads():
         set_num_threads(1)
         return make()
 
 
 def _make_task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
-    """Return a task for checks of a kind; it has none if the scope leaves the kind out."""
+    """Return a task for checks of a kind, without checks if the scope skips the kind."""
     if kind in scope.skip:
         return Task(operator, scope.subject.name, dtype, 0, list)
     return Task(operator, scope.subject.name, dtype, count, partial(_check_on_one_thread, make))
@@ -78,7 +78,7 @@ def _count_level_checks(case: Case, op: Operator) -> int:
     return (len(different) + bool(equal)) * _count_fields(case, op)
 
 
-# Checks of each operator of a case: the functions that make and count them.
+# Functions that make the checks of an operator on a case, and functions that count these checks.
 CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
     "accuracy": (accuracy.check_accuracy, _count_fields),
     "half": (half.check_half, _count_fields),
@@ -93,12 +93,12 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
     "permutation": (properties.check_permutation, lambda case, op: len(properties.list_renumbered_fields(case, op))),
 }
 
-# Kinds of task whose checks are recorded under another kind.
+# Kinds of task whose checks are recorded as another kind.
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
 def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
-    """Return tasks of some `CHECKS` for each operator of a case: ``check(subject, judged, op, *more)``."""
+    """Return tasks that call ``check(subject, judged, op, *more)`` of some `CHECKS` for each operator of a case."""
     judged = lazy()
     case, subject = judged.case, scope.subject
     return [
@@ -109,14 +109,14 @@ def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: A
 
 
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Check repetition, layout and `out`; request some fields, leave out some cotangents."""
+    """Return tasks that check repeated calls, layout, `out`, `wrt` and absent cotangents."""
     subject = scope.subject  # users' functions have no wrt
     offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
 
 def make_number_tasks(scope: Scope, name: str) -> list[Task]:
-    """Read and write every number of a dtype of half precision."""
+    """Return the task that reads and writes every number of a half-precision dtype."""
     if not scope.checks_operator(OPERATORS[half.EVERY_NUMBER]):
         return []
     check = partial(half.check_every_number, scope.subject, name)
@@ -124,7 +124,7 @@ def make_number_tasks(scope: Scope, name: str) -> list[Task]:
 
 
 def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Put NaN and infinity into each argument."""
+    """Return tasks that put NaN and infinity into each argument."""
     judged = lazy()
     case, subject = judged.case, scope.subject
     check = partial(nonfinite.check_nonfinite, subject, judged)
@@ -136,7 +136,7 @@ def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
-    """Check adjoint identities, symmetry and renumbering."""
+    """Return tasks that check adjoint identities, symmetry and renumbering."""
     judged = lazy()
     case, tasks, bwd2 = judged.case, make_adjoint_tasks(scope, lazy), list_main_operators(judged.case.definition)[2]
     name = scope.record_as(case.values, bwd2)
@@ -150,12 +150,12 @@ def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
 def make_third_order_tasks(
     scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int
 ) -> list[Task]:
-    """Make checks of bwd3: some `CHECKS`; with `steps`, also adjoint, symmetry, NaN and finite differences of bwd2."""
+    """Return tasks for bwd3: some `CHECKS` and, with `steps`, adjoint, symmetry, NaN and finite differences of bwd2."""
     judged, subject = lazy(), scope.subject
     case, op = judged.case, find_third_order(judged.case.definition)
     if not (scope.checks_operator(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
-    if subject.name == "fortran-reference":  # it returns the judge's bwd3, so the comparison would be empty
+    if subject.name == "fortran-reference":  # its bwd3 is the judge's, so that a comparison would be pointless
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
     make = partial(_make_task, scope)
@@ -174,7 +174,7 @@ def make_third_order_tasks(
     adjoint = partial(properties.check_adjoint_of_third, subject, judged)
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
-    if subject.name in BACKENDS:  # the plain forms of trigraph.torch subtract the terms that a sum leaves out
+    if subject.name in BACKENDS:  # plain forms in trigraph.torch subtract excluded terms, which spreads NaN
         spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
         tasks += [
             make("nan", op.name, case.dtype, _count_fields(case, op), partial(spoil, a.name))
@@ -187,7 +187,7 @@ def make_third_order_tasks(
 
 
 def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Compare bwd with the Jacobian-vector product in bwd2."""
+    """Return the task that compares bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
     _, bwd, bwd2 = list_main_operators(judged.case.definition)
     name = scope.record_as(judged.case.values, bwd2, bwd)
@@ -198,7 +198,7 @@ def make_adjoint_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
-    """Compare finite differences of one order with the next."""
+    """Return tasks that compare finite differences of each order with the next order."""
     judged = lazy()
     case, tasks = judged.case, []
     fwd, bwd, _ = list_main_operators(case.definition)
@@ -211,7 +211,7 @@ def make_difference_tasks(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) ->
 
 
 def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
-    """Compare finite differences of the judge, in real128."""
+    """Return tasks that compare finite differences of the judge with its derivatives, in real128."""
     judged = lazy()
     check = partial(differences.check_differences, None, judged)
     return [
@@ -222,7 +222,7 @@ def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Seq
 
 
 def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[Task]:
-    """Check accuracy of all subjects on a case of hubs, and bits of the fast path; with `threads`, also for threads."""
+    """Return tasks that check accuracy on hubs, and for the fast path levels and, with `threads`, several threads."""
     judged, tasks = lazy(), []
     for scope in scopes:
         kinds = ["accuracy"]
@@ -233,7 +233,7 @@ def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[T
 
 
 def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Compare radial functions over three decades of x with the judge, and with scipy."""
+    """Return tasks that compare radial functions over three decades of x with the judge and with scipy."""
     tasks, fwd, judged = make_operator_tasks(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
     if fwd in scope.operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
@@ -242,7 +242,7 @@ def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[Task]:
-    """Compare forces on a structure with finite differences, and before and after motions."""
+    """Return the task of a kind of check of forces on a structure (`physics.CHECKS`)."""
     name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
         return []
@@ -254,7 +254,7 @@ def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.Phy
 
 
 def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str) -> list[Task]:
-    """Compare a subject (None: the judge) with vectors from other programs."""
+    """Return tasks that compare a subject (None: the judge) with vectors from other programs."""
     tasks = []
     for vector in vectors():
         if dtype in vector.dtypes and (scope is None or scope.checks_operator(OPERATORS[vector.operator])):

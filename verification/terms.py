@@ -1,4 +1,4 @@
-"""Names and texts of the verification for `slopecheck`'s tables, pages, pictures and comparisons."""
+"""Names and texts of the verification for the tables, pages, pictures and comparisons of `slopecheck`."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from trigraph.environment import collect_environment
 from trigraph.table import NAMED
 from trigraph.verification.kinds import CASE_KINDS, find_case_kind
 
-# Kinds of check, and the things that they compare.
+# Kinds of check, with what they compare.
 CHECK_KINDS = {
     "accuracy": "a backend against the real128 judge, elementwise",
     "differences": "central finite differences of one order against the next",
@@ -36,7 +36,7 @@ CHECK_KINDS = {
 }
 
 
-# Conventions that cases with integers test, for operators with a kink.
+# Conventions that cases with integers test, for definitions with a kink.
 CONVENTIONS = {
     "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
     "gno_message": "values before relu are exactly 0 here; convention: relu'(0) = 0",
@@ -44,7 +44,7 @@ CONVENTIONS = {
     "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
 }
 
-# Settings on which bits depend, by their place in a report.
+# Entries of a report on which results depend bitwise, with their paths.
 INFLUENCES = {
     "seed": ("seed",),
     "trigraph": ("environment", "trigraph", "version"),
@@ -65,7 +65,7 @@ other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/
 
 
 def special_case_remark(case: str, operator: str) -> str:
-    """Return a remark about a special case; "" for others."""
+    """Return a remark about a special case, or "" for an ordinary case."""
     name = case.partition(",")[0]
     if name == "integers" and operator in NAMED:
         return CONVENTIONS.get(NAMED[operator].definition.name, find_case_kind(name).remark)
@@ -75,7 +75,7 @@ def special_case_remark(case: str, operator: str) -> str:
 
 
 def list_remarks(cases: Sequence[str], operator: str) -> list[str]:
-    """Return remarks about the failed cases of an operator; none if ordinary cases fail, too."""
+    """Return remarks about the failed cases of an operator, but no remarks if ordinary cases fail, too."""
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
     if any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names):
         return []

@@ -1,7 +1,7 @@
-"""The one table of tolerances, each a multiple of the machine epsilon (or a power of it) with its reason.
+"""The table of all tolerances. Each is a multiple or a power of the machine epsilon, with a reason.
 
-Errors are divided by their scale before they are compared, so a tolerance is a pure number. Reports and the
-documentation print `TABLE`; the checks call the functions below it.
+Errors are divided by their scale before they are compared, so that a tolerance is a pure number. Reports and the
+documentation print `TABLE`; checks call the functions below the table.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from slopecheck import tolerances as of_functions
 from slopecheck.tolerances import Tolerance
 
-# Epsilon of the numbers that a computation returns. The judge computes in real128 (2**-112) and returns float64 pairs.
+# Epsilon of the numbers that a computation returns. The judge computes in real128 (2**-112), but returns float64 pairs.
 EPS = {**of_functions.EPS, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 CHUNKED = 8.0
@@ -130,9 +130,9 @@ def tiny(dtype: str) -> float:
 
 
 def accuracy_tolerance(chunked: bool, terms: int, equal: bool = False) -> float:
-    """Return the tolerance of the accuracy rule in units of eps * scale, for sums in chunks or direct sums of `terms`.
+    """Return the tolerance of accuracy in units of eps * scale, for chunked sums or direct sums of `terms` terms.
 
-    The rounding errors of a direct sum of equal terms can all have one sign.
+    If terms are `equal`, the rounding errors of a direct sum can all have the same sign.
     """
     if chunked:
         return CHUNKED
@@ -145,5 +145,5 @@ def difference_tolerance(dtype: str) -> float:
 
 
 def golden_tolerance(dtype: str) -> float:
-    """Return the tolerance, relative to the largest value, for vectors computed in float32."""
+    """Return the tolerance, relative to the largest value, for golden vectors computed in float32."""
     return (16 if dtype == "float32" else 8) * EPS["float32"]

@@ -1,8 +1,8 @@
-"""Renumbering of a case, and embedding of a case in a batch, which do not change its results.
+"""Renumbering of a case and embedding of a case in a batch, which must not change its results.
 
-In a batch, nodes and edges of other graphs come before and after the case's own, and no edge connects them. Results of
-a node or an edge must be bitwise equal to the results for the case alone: they depend neither on the rest of the call
-nor on positions in the arrays.
+In a batch, nodes and edges of other graphs come before and after the case's own, and no edge connects the graphs. The
+results of a node or an edge must be bitwise equal to the results for the case alone: they must not depend on the rest
+of the call or on positions in the arrays.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import has_rows_at_positions
 
-# Nodes of other graphs before the case have few rows (graphs.CROWDED), nodes after it few members, which changes
-# every mean degree. No number here is a multiple of a size by which backends divide their work.
+# Other graphs before the case have few rows (graphs.CROWDED) with many members, and other graphs after it have few
+# members, which changes every mean degree. No number is a multiple of a size by which backends divide their work.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
 ENTITIES = {
@@ -47,30 +47,30 @@ def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
 
 @dataclass(frozen=True)
 class EmbeddingBatch:
-    """A batch that contains a case, whose entity k is number ``first[size] + k`` of the batch."""
+    """A batch that contains a case; entity k of the case has number ``first[size] + k`` in the batch."""
 
     case: Case
     first: Mapping[str, int]
 
     def own(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
-        """Return the part of a field that belongs to the case with the given sizes."""
+        """Return the part of a field that belongs to the embedded case, which has the given sizes."""
         axis, entity = _find_entity_axis(field.dims)
         part = np.take(array, np.arange(self.first[entity], self.first[entity] + sizes[entity]), axis)
         return np.where(part >= 0, part - self.first["num_positions"], part) if field.index else part
 
 
 def _find_entity_axis(dims: tuple[str, ...]) -> tuple[int, str]:
-    """Return the first axis of an array that counts nodes, edges or similar, and its size's name; -1 for none."""
+    """Return the first axis of an array that counts entities (nodes, edges, ...), or -1, and the name of its size."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
 def list_member_fields(case: Case, op: Operator) -> list[Array]:
-    """Return the fields with values for each node, edge and so on, which are not sums over all of them."""
+    """Return the fields with a value for each entity (node, edge, ...); other fields are sums over all entities."""
     return [field for field in case.list_returned(op) if _find_entity_axis(field.dims)[0] >= 0]
 
 
 def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
-    """Embed a case between other graphs, whose edges and array rows are drawn with the seed."""
+    """Embed a case between other graphs, whose edges and array rows are drawn at random."""
     rng = np.random.default_rng(seed)
     names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
@@ -85,7 +85,7 @@ def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
         if axis < 0:
             return array
         number = array.shape[axis]
-        if not number:  # any positive value works
+        if not number:  # an empty case has no rows to copy; any positive value works
             return np.ones((*array.shape[:axis], sizes[entity], *array.shape[axis + 1 :]), array.dtype)
         first, last = (rng.integers(0, number, count[entity]) for count in (before, after))
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)

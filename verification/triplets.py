@@ -1,6 +1,7 @@
-"""Structures as input of the GemNet-OC family: triplets and quadruplets with periodic images, and their sums.
+"""Structures as inputs of the GemNet-OC family: triplets and quadruplets with periodic images.
 
-The lists are from the atoms. Bases, weights and embeddings are random numbers: operators are linear in each.
+The lists of triplets come from the atoms. Bases, weights and embeddings are random numbers, since operators are linear
+in each of them.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from trigraph.graphs.segments import Segments
 from trigraph.table import Definition
 from trigraph.verification.structures import AtomicStructure, draw_numbers
 
-CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as in GemNet-OC
+CIRCULAR, SPHERICAL = 7, 49  # numbers of Legendre polynomials and spherical harmonics to degree 6, as in GemNet-OC
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
 NEAREST = 3.0  # angstrom: edges of quadruplets are shorter than edges of triplets, as in GemNet-OC
 
 
 def _find_in_edges(structure: AtomicStructure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every edge into each node, the position in `nodes` and the edge."""
+    """Return, for every edge into one of `nodes`, the index in `nodes` and the edge."""
     offsets, order = structure.graph.dst_offsets, structure.graph.dst_edge_index
     counts = (offsets[1:] - offsets[:-1])[nodes]
     place = np.repeat(np.arange(len(nodes)), counts)
@@ -30,12 +31,12 @@ def _find_in_edges(structure: AtomicStructure, nodes: np.ndarray) -> tuple[np.nd
 
 
 def find_triplets(structure: AtomicStructure) -> Triplets:
-    """Return every edge j -> i with every edge k -> j whose atom k differs from i; it may be an image of i."""
+    """Return every edge j -> i with every edge k -> j whose atom k is not i itself, but may be an image of i."""
     return structure.graph.triplets("edge")
 
 
 def find_quadruplets(structure: AtomicStructure) -> Triplets:
-    """Return every edge c -> a with all b -> a and d -> b, the inner edge; the four atoms differ, but may be images."""
+    """Return every edge c -> a with the inner edges d -> b of all b -> a; the four atoms differ, but may be images."""
     outer, middle = _find_in_edges(structure, structure.dst)
     outer, middle = outer[middle != outer], middle[middle != outer]
     place, inner = _find_in_edges(structure, structure.src[middle])
@@ -48,8 +49,9 @@ def find_quadruplets(structure: AtomicStructure) -> Triplets:
 
 @dataclass(frozen=True)
 class TripletInput:
-    """Input of the family's operators from a structure: `lists`, basis width, and whether edges sum into atoms.
+    """Input of the family's operators from a structure, with a list of triplets or quadruplets.
 
+    `lists` finds the list, `spherical` is the width of the basis, and edges are summed into atoms if `into_atoms`.
     `patch` and `whole` limit the number of triplets; only edges shorter than `reach` are used (None: all).
     """
 
@@ -62,7 +64,7 @@ class TripletInput:
     whole: int
 
     def limit_triplets(self, patch: bool) -> tuple[AtomicStructure, Triplets]:
-        """Return the patch or the whole, and its lists."""
+        """Return the patch or the whole structure, and its list of triplets."""
         some = self.structure
         if self.reach is not None:
             near = np.linalg.norm(some.vec, axis=1) < self.reach
@@ -71,7 +73,7 @@ class TripletInput:
         return some, self.lists(some)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Return arguments of fwd, see `RealInput.values`; without kinks, every edge is kept."""
+        """Return arguments of fwd (`RealInput.values`); `keep` is not used, since there are no kinks."""
         some, lists = self.limit_triplets(patch)
         edges = len(some.src)
         sph = draw_numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)

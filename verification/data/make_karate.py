@@ -2,8 +2,8 @@
 
     python make_karate.py      (needs networkx)
 
-W. W. Zachary, An information flow model for conflict and fission in small groups (1977). 34 members, 78 undirected
-friendships with the number of contexts they met in as weights, and the side each took ("Mr. Hi" is 0).
+W. W. Zachary, An information flow model for conflict and fission in small groups (1977). The club has 34 members and
+78 undirected friendships. Weights are the numbers of contexts in which two members met; ``side`` is 0 for "Mr. Hi".
 """
 
 from pathlib import Path

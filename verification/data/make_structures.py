@@ -4,7 +4,8 @@
 
 Geometries are from ase.build: benzene and ethanol of the G2 set; Cu(111), 2x2 cells and two layers, with CO on top of a
 copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one of
-two atoms. Positions have eight decimals. Neighbours within the cutoff are stored too, so that NumPy suffices to read.
+two atoms. Positions have eight decimals. The files contain the neighbours within the cutoff, so that reading them needs
+only NumPy.
 """
 
 from pathlib import Path
@@ -19,7 +20,7 @@ CUTOFF = 5.0  # angstrom
 
 
 def make_slab() -> Atoms:
-    """Return copper with CO, carbon down."""
+    """Return a copper slab with CO, whose carbon atom is next to the surface."""
     copper = fcc111("Cu", size=(2, 2, 2), vacuum=8.0)
     add_adsorbate(copper, Atoms("CO", [[0, 0, 0], [0, 0, 1.15]]), 1.85, "ontop")
     return copper

@@ -1,4 +1,4 @@
-"""Graphs of cases: one object for each kind of graph, with everything that verification needs from that kind."""
+"""Graphs of cases: for each kind of graph, an object that builds and transforms the graphs of that kind."""
 
 from trigraph import table
 from trigraph.verification.graphs.base import CROWDED, CaseGraphs, NoGraphCases
@@ -9,7 +9,7 @@ from trigraph.verification.graphs.segments import SegmentCases
 __all__ = ["CROWDED", "GRAPHS", "CaseGraphs"]
 
 OF_TYPE: dict[str, CaseGraphs] = {"CSC": CSCCases(), "EdgeGraph": EdgeCases(), "Segments": SegmentCases()}
-# By name in `trigraph.table.GRAPHS`; None stands for definitions without a graph.
+# Keys are the names in `trigraph.table.GRAPHS`, and None for definitions without a graph.
 GRAPHS: dict[str | None, CaseGraphs] = {
     None: NoGraphCases(),
     **{name: OF_TYPE[kind.type_name] for name, kind in table.GRAPHS.items()},

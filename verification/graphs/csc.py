@@ -20,13 +20,13 @@ def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generato
     """Return source and destination of every edge, in any order."""
     n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
     if variant.name == "skewed":
-        # Source 2 and destination 1 each have more than two chunks of 256 edges.
+        # Source 2 and destination 1 have more than two chunks of 256 edges each.
         src = np.concatenate([rng.integers(0, n_src, 620), np.full(620, 2)])
         dst = np.concatenate([np.full(620, 1), rng.integers(0, n_dst, 620)])
         return src, dst
     if min(n_src, n_dst, count) < 4:
         return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
-    # The last and a middle source and destination are isolated; self loops at 0 and 1; the edge 2 -> 1 twice.
+    # The last and a middle source and destination are isolated; there are self loops at 0 and 1, and two edges 2 -> 1.
     sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
     if variant.name == "saturated":  # about seven parallel edges per pair
         sources = sources[:3]
@@ -37,7 +37,7 @@ def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generato
 
 
 class CSCCases(base.CaseGraphs):
-    """See `CaseGraphs`."""
+    """Implementation of `CaseGraphs` for `trigraph.CSC`."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -78,12 +78,12 @@ class CSCCases(base.CaseGraphs):
             rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
         elif variant.name == "shared rows":
             rows = count
-            # As many rows as positions: three are unused, the others drawn with replacement, so that some are shared.
+            # There are as many rows as positions. Three rows are unused; the others are drawn with replacement.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
             rows, edge_ids = len(base.BY_ROW), base.shuffle_row_numbers(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
-            # More than two chunks of positions share one row; the other rows are a permutation, as from `from_coo`.
+            # More than two chunks of positions share one row; the other rows are a permutation.
             rows = count - 599
             edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
         graph = CSC.from_coo(
@@ -96,15 +96,15 @@ class CSCCases(base.CaseGraphs):
         )
         if variant.name == "regular":  # each position has its own row, in order
             graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes)
-        elif variant.name == "unused rows":  # and three more rows at the end
+        elif variant.name == "unused rows":  # like "regular", with three more rows at the end
             graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes, num_edges=graph.num_positions + 3)
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
 
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """Give destination 0 `degree` in-edges, each from a different source, and source 0 as many out-edges.
+        """Give destination 0 `degree` in-edges, each from a different source, and source 0 `degree` out-edges.
 
-        The out-edges share one edge row, whose gradient is then a long sum too.
+        The out-edges share one edge row, whose gradient is then a long sum, too.
         """
         count = variant.degree
         hub, spread = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
@@ -132,7 +132,7 @@ class CSCCases(base.CaseGraphs):
     def embed_graphs(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Embed the case's graph; if each position has the row of its own number, the same holds in the batch."""
+        """Embed the case's graph; if its edge rows equal positions, so do the edge rows of the batch."""
         graph = case.values["graph"]
         src, dst, rows = (
             base.draw_batch_groups(own, "num_positions", groups, case, before, after, rng)
@@ -152,7 +152,7 @@ class CSCCases(base.CaseGraphs):
         return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
 
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw a graph whose rows may be shared or unused; sometimes most edges belong to a few nodes."""
+        """Draw a graph whose edge rows may be shared or unused; in some graphs, few nodes have most edges."""
         n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
         count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0
         power = rng.choice([1, 1, 4])

@@ -11,7 +11,7 @@ from trigraph.verification.kinds import Variant
 
 
 class EdgeCases(CaseGraphs):
-    """See `CaseGraphs`."""
+    """Implementation of `CaseGraphs` for `trigraph.EdgeGraph`."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -43,8 +43,8 @@ class EdgeCases(CaseGraphs):
         first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
         shift = rng.integers(-near, near + 1, (pairs, 3))
         if variant.name == "skewed":
-            # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges, all images of even or odd nodes.
-            # There are few other edges, to keep the number of triplets small.
+            # Node 1 has more than a chunk of 256 in-edges, from images of even nodes, and node 0 has as many out-edges,
+            # to images of odd nodes. There are few other edges, to keep the number of triplets small.
             many, few, number = 270, nodes // 2, np.arange(270)
             image_nodes = 2 * (number % (nodes // 2 - 1)) + 2
             first = np.concatenate([first[:few], image_nodes, np.zeros(many, int)])
@@ -70,7 +70,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Give node n n in-edges, and one edge to node n + 1, which has n out-edges."""
+        """Give node n (the degree) n in-edges and one edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
         src = np.concatenate([every, [count], np.full(count, count + 1)])
@@ -83,7 +83,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Renumber nodes at random; edges are sorted by new source, and shuffled for each source."""
+        """Renumber nodes at random; sort edges by their new source, in random order for each source."""
         orders = draw_permutations(case, rng)
         graph, edges = renumber_graph(
             case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"]
@@ -98,7 +98,7 @@ class EdgeCases(CaseGraphs):
         )
         is_other = np.ones(src.size, bool)
         is_other[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
-        src[is_other] = np.sort(src[is_other])  # the case's edges are sorted already
+        src[is_other] = np.sort(src[is_other])  # the case's edges are already sorted
         reverse = None
         if graph.reverse_edge is not None:
             reverse = np.full_like(src, -1)
@@ -112,7 +112,7 @@ class EdgeCases(CaseGraphs):
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Draw a graph with parallel edges that differ in their shifts; most have a reverse edge.
 
-        There are few edges, since the direct backends visit every triplet.
+        The number of edges is limited, since the direct backends visit every triplet.
         """
         nodes = sizes["num_nodes"]
         count = min(sizes["num_edges"] // 2, 6 * nodes)
@@ -127,22 +127,22 @@ class EdgeCases(CaseGraphs):
 def renumber_graph(
     graph: EdgeGraph, vec: np.ndarray, nodes: np.ndarray, edges: np.ndarray
 ) -> tuple[EdgeGraph, np.ndarray]:
-    """Return a graph whose node k was ``nodes[k]``, sorted by new sources, and the old number of each edge."""
+    """Return the graph whose node k was ``nodes[k]``, sorted by source, and the old number of each edge."""
     new = np.argsort(nodes).astype(graph.src.dtype)
     edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
     return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
 
 
 def _draw_boundary_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-    """Return nodes with 256, 257 or 512 in-edges and two out-edges, or vice versa; others have few triplets.
+    """Return a graph with nodes of 256, 257 or 512 in-edges and two out-edges, or vice versa; others have few triplets.
 
-    In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, except one that returns to node 2.
+    In-edges come from nodes 2 to 11. Out-edges go to nodes 12 to 21, except one that returns to node 2.
     """
-    wide = ((0, 257), (22, 256), (25, 512))  # (node, in-edges), the first and last node included
+    wide = ((0, 257), (22, 256), (25, 512))  # (node, number of in-edges), including the first and the last node
     pairs = [
         pair for node, count in wide for pair in [*((2 + n % 10, node) for n in range(count)), (node, 2), (node, 12)]
     ]
-    tall = ((1, 256), (23, 257), (24, 512))  # (node, out-edges)
+    tall = ((1, 256), (23, 257), (24, 512))  # (node, number of out-edges)
     pairs += [
         pair for node, count in tall for pair in [*((node, 12 + n % 10) for n in range(count)), (3, node), (4, node)]
     ]

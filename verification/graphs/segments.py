@@ -9,7 +9,7 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
-# By argument: the names of the sizes that count its members and its segments.
+# Names of the sizes that count the members and the segments of each argument.
 SEGMENT_SIZES = {
     "triplets": ("num_triplets", "num_edges"),
     "atoms": ("num_edges", "num_outputs"),
@@ -18,7 +18,7 @@ SEGMENT_SIZES = {
 
 
 class SegmentCases(base.CaseGraphs):
-    """See `CaseGraphs`."""
+    """Implementation of `CaseGraphs` for `trigraph.Segments`."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -64,8 +64,8 @@ class SegmentCases(base.CaseGraphs):
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Return hubs: an edge with `degree` triplets, an atom with all other edges, an input with half the triplets.
 
-        The hub is the last edge: after a dominant first term, every later addition would round in the same direction,
-        and chunks cannot prevent this in sums over edges.
+        The hub is the last edge, because after a dominant first term, every later addition of a sum over edges would
+        round in the same direction, which chunks cannot prevent.
         """
         count, index = variant.degree, variant.index
         hub, spread = np.full(count, count, index), np.arange(count, dtype=index)
@@ -81,7 +81,7 @@ class SegmentCases(base.CaseGraphs):
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber edges, triplets and atoms at random.
 
-        Without `atoms` (`idx_in`), outputs (inputs) follow the permutation of edges (triplets).
+        Without `atoms`, outputs are permuted like edges; without `idx_in`, inputs are permuted like triplets.
         """
         orders, values = base.draw_permutations(case, rng), case.values
         groups = {name: sizes for name, sizes in SEGMENT_SIZES.items() if name in values}
@@ -100,7 +100,7 @@ class SegmentCases(base.CaseGraphs):
     def embed_graphs(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Embed the case's graphs; members of other graphs belong to segments of those graphs."""
+        """Embed the case's graphs; members of the other graphs belong to segments of the other graphs."""
         graphs = {}
         for name, (members, segments) in SEGMENT_SIZES.items():
             own = case.values.get(name)
@@ -110,7 +110,7 @@ class SegmentCases(base.CaseGraphs):
         return graphs
 
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw graphs with members in any order; with atoms and rows of m if the operator has them."""
+        """Draw graphs with members in any order, with `atoms` and `idx_in` if the operator has them."""
 
         def draw_segments(count: int, segments: str) -> Segments:
             bound = sizes[segments]
@@ -128,7 +128,7 @@ class SegmentCases(base.CaseGraphs):
 
 
 def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
-    """Draw segments, members in any order; the last and a middle segment have none, in "skewed" one has most."""
+    """Draw segments. The last and a middle segment are empty; in "skewed", one segment has most members."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
     index = rng.choice(used, count) if count else np.empty(0, np.int64)
     if variant.name == "skewed" and count:
@@ -139,14 +139,14 @@ def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Gener
 def _draw_boundary_segments(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
 ) -> dict[str, Segments | None]:
-    """Return edges, atoms and inputs with 256, 257 or 512 members, the first and the last among them."""
+    """Return edges, atoms and inputs, of which some, including the first and the last, have 256, 257 or 512 members."""
     several = "num_outputs" in sizes
     total, index = int(base.BY_DESTINATION.sum()), variant.index
 
     def make_segments(lengths: np.ndarray) -> Segments:
         return Segments(base.shuffle_row_numbers(lengths, rng).astype(index), len(lengths))
 
-    # If atoms are segments of edges, there are as many edges as triplets: most edges then have no triplet.
+    # If edges are summed into atoms, there are as many edges as triplets, and most edges have no triplet.
     lengths = base.BY_DESTINATION
     if several:
         lengths = np.insert(lengths, -1, np.zeros(total - len(lengths), int))
