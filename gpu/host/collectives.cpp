@@ -65,8 +65,8 @@ double bfloat16_value(unsigned bits) { return from_bits<float>(Bits(bits & 0xfff
 
 // Returns sum plus the 8 products left[x] right[x]. Exact products are aligned to the largest term's exponent, cut to
 // 24 bits there, and added; the result is truncated to float32. This is meant to be less accurate than any tensor core:
-// studies found that devices of compute capability 8.0 add 8 products at a time, that later devices add more, and that
-// they keep further bits. An overflow gives infinity.
+// studies found that devices of compute capability 8.0 add 8 products at a time and later devices add more, and that
+// all of them keep more bits. An overflow gives infinity.
 float add_truncated(float sum, const double* left, const double* right) {
     double terms[9], largest = fabs(double(sum)), total = sum;
     terms[8] = sum;

@@ -13,7 +13,7 @@
 namespace cuda_host {
 
 #ifdef __SANITIZE_ADDRESS__
-static Fiber* left = nullptr;  // the fiber from which the last switch came
+static Fiber* left = nullptr;  // the fiber that the last switch left
 
 static void finish_switch(void* fake_stack) {
     const void* stack;

@@ -1,11 +1,11 @@
 // The race build: finds unordered accesses, reads of uninitialised shared memory and accesses out of bounds.
 //
-// The kernels are compiled with -fsanitize=thread, which inserts a call before every access to memory; libtsan is not
-// linked; this file defines the functions. A cell for every few bytes of the launch's arrays and of shared memory
-// records which threads wrote and read them, and when: block, number of __syncthreads so far, and number of __syncwarp
-// that the lane has passed. Within a block, a barrier orders all accesses; within a warp, __syncwarp orders those of
-// the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes order nothing. A launch stops at
-// the first error.
+// The kernels are compiled with -fsanitize=thread, which inserts a call before every access to memory. libtsan is not
+// linked; this file defines the called functions. For every few bytes of the launch's arrays and of shared memory, a
+// cell records which threads wrote and read them, and when: block, number of __syncthreads so far, and number of
+// __syncwarp that the lane has passed. Within a block, a barrier orders all accesses; within a warp, __syncwarp orders
+// accesses of the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes order nothing. A
+// launch stops at the first error.
 //
 // Not detected: accesses to __device__ variables and beyond local arrays; and, among more than four unordered readers
 // of a cell, pairs whose reads were not kept. Kernels have no atomics.
@@ -26,7 +26,7 @@ namespace {
 enum class Access : uint8_t { read, write };
 
 struct Stamp {
-    uint32_t block;  // serial number, 0: no access
+    uint32_t block;  // serial number of the block; 0 if there was no access
     uint32_t barrier;
     uint32_t clock;
     uint16_t thread;
@@ -50,7 +50,7 @@ struct Range {
 
 struct Region : Range {
     size_t granule;        // bytes per cell
-    size_t element_bytes;  // for messages
+    size_t element_bytes;  // for the indices in messages
     bool is_shared;
     std::string name;
     std::vector<Cell> cells;
@@ -65,7 +65,7 @@ Range stack;
 uint32_t block_now = 0;
 uint32_t barrier_now = 0;
 std::vector<uint32_t> clocks;             // by thread
-std::vector<std::vector<uint32_t>> seen;  // by thread: the last ordered clock of each lane of its warp
+std::vector<std::vector<uint32_t>> seen;  // by thread: vector clock over the lanes of its warp
 
 uintptr_t library_base() {
     Dl_info info;

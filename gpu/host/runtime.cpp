@@ -7,7 +7,7 @@
 // A launch allocates memory only for stacks and shared arrays. Everything else is allocated statically, since reporting
 // refused memory in C++ may itself need memory.
 
-// The standard headers come first, because this project's headers redefine names that they use.
+// The standard headers come first, because this project's headers redefine names that standard headers use.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ Launch launch;
 Fiber main_fiber;
 Fiber* running_fiber = nullptr;
 Fiber fibers[max_threads];  // the first num_fibers have stacks; kept from launch to launch
-Fiber* idle[max_threads];   // the num_idle fibers that are between two threads, or new
+Fiber* idle[max_threads];   // the num_idle fibers that run no thread
 Thread threads[max_threads];   // by rank
 uint3 indices[max_threads];    // threadIdx by rank
 unsigned turns[max_threads];   // ranks in the order in which threads start
@@ -122,7 +122,7 @@ void note_refusal(const char* what, size_t bytes) {
     launch.status = no_memory;
 }
 
-// Ends the launch here, whatever the threads were doing.
+// Ends the launch, whatever the other threads are doing.
 [[noreturn]] void abandon() {
     current = nullptr;
     Fiber& from = *running_fiber;
@@ -182,7 +182,7 @@ void switch_to(Fiber& fiber) {
     switch_fiber(from, fiber);
 }
 
-// Gives a waiting thread its turn; returns at once if the thread is on this fiber.
+// Resumes a waiting thread; returns at once if its fiber is already running.
 void resume(unsigned rank) {
     Fiber& from = *running_fiber;
     running_fiber = threads[rank].fiber;
@@ -239,7 +239,7 @@ void wait(State state, const char* operation, Site site, unsigned mask) {
     }
 }
 
-// Runs threads, one after the other, until one waits; continues when another thread can be started.
+// Runs threads one after the other until one waits; continues when another thread can start.
 void run_threads() {
     for (;;) {
         while (has_unstarted() && !prefer_ready()) {

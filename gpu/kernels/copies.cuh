@@ -16,7 +16,7 @@ struct Copies {
     int count = 0;
 #endif
 
-    // Begins to set to[i] = from[i] if `any`, else 0, for i < n. The n values have 4, 8 or 16 bytes and that alignment.
+    // Begins the copy to[i] = from[i] if `any`, else 0, for i < n. All n values have 4, 8 or 16 bytes and are aligned.
     template <int n, class T> __device__ void begin(T* to, const T* from, bool any) {
         constexpr int bytes = n * int(sizeof(T));
 #if defined(TRIGRAPH_GPU_HOST)

@@ -23,7 +23,7 @@ reduce_long_rows(const Compute<S>* __restrict__ overflow, const I* __restrict__ 
     }
 }
 
-// A value each for sources, destinations and edges.
+// One value each for sources, destinations and edges.
 template <class V> struct ByKind {
     V src;
     V dst;
@@ -71,7 +71,7 @@ gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Co
     }
 }
 
-// Combines the stats of the parts of every long row; a block processes 32 heads.
+// Combines the softmax statistics of the parts of every long row; a block processes 32 heads.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 combine_softmax_stats(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long,
@@ -182,14 +182,10 @@ constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>
 // group's columns are divided into chunks of columns, one for each block; if `out` is null, each block processes whole
 // heads.
 //   steps           the steps to perform: both for whole rows, one of them for the parts of long rows
-//   begin, end      the pieces
 //   x               embedding of the sources, (num_src, num_heads, dim_head)
 //   dim_head        columns of a head
 //   scores          scores by node and edge row
-//   act             activation of scores
 //   partition       positions by destination
-//   lanes           lanes of a group
-//   num_positions   positions of the graph
 //   stats           statistics of every row, (num_dst, 2, num_heads), read by OUTPUT_STEP alone; null: not written
 //   stats_overflow  statistics of every part, written
 //   softmax_scores  logit and alpha of every position, (2, num_heads, num_positions), written
@@ -263,9 +259,6 @@ template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S
 //   x, x_dot    embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
 //   partition   positions by destination
 //   indices     source of every position
-//   num_heads   heads
-//   dim_head    columns of a head
-//   lanes       lanes of a group
 //   out         out_dot of every row, written
 //   overflow    out_dot of every part, written
 template <class S, class I, bool wide, bool concat>
@@ -347,10 +340,7 @@ constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int
 //   partition      positions by source, by destination or by edge row
 //   order          position of every entry of a row; null: the entry itself
 //   destinations   destination of every position
-//   num_heads      heads
-//   dim_head       columns of a head
 //   concat_heads   whether the output has all heads side by side; otherwise their mean
-//   lanes          lanes of a group
 //   target         weights, and gradient of the rows, written
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, to_rows_blocks_per_sm<S, I>)

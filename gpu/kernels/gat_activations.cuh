@@ -5,7 +5,7 @@
 #include "constants.cuh"
 
 template <class T> struct Activation {
-    int kind;  // activation_linear and so on
+    int kind;  // activation_linear, activation_relu, ... of constants.cuh
     T negative_slope;
 
     __device__ static bool positive(T x) { return !(x <= T(0)); }

@@ -1,4 +1,4 @@
-// Per-edge derivatives of graph attention, and the gradient with respect to the destinations (gat.cu sums the former).
+// Derivatives of graph attention for each edge, which gat.cu sums, and the gradient with respect to the destinations.
 // Names follow docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot,
 // u_dot = g.x_dot, where <> is the mean over the in-edges weighted by alpha.
 #pragma once
@@ -31,7 +31,7 @@ template <class T> struct Means {
     T t;
 };
 
-// Quantities of a position and head for the derivatives.
+// Quantities of one position and head from which derivatives are computed.
 template <class T> struct EdgeTerms {
     T alpha;
     T score;
@@ -44,7 +44,7 @@ template <class T> struct EdgeTerms {
 };
 
 // The in-edges of a piece for one head, and their records: alpha and grad_score or, in second order, alpha_dot,
-// grad_score, grad_score_dot and alpha. Step 3 overwrites u and u_dot, which the records contain before, at `u_at`.
+// grad_score, grad_score_dot and alpha. Before step 3, the records contain u and u_dot instead, at `u_at`.
 template <class T, class I, bool second> struct InEdges {
     static constexpr int per_edge = second ? 4 : 2, alpha_at = second ? 3 : 0, u_at = second ? 0 : 1;
 
@@ -174,7 +174,7 @@ __device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges,
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
         const EdgeTerms<T> terms = edges.terms(e, means);
         T* const to = edges.record(e);
-        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // grad_score in first order
+        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // equals grad_score in first order
         to[edges.u_at + (second ? 2 : 0)] = grad_score_dot;
         of_score_dot.add(grad_score_dot, k);
         if constexpr (second) {
@@ -226,9 +226,7 @@ constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (s
 //   softmax         alpha, or the statistics from which alpha is computed
 //   scores          scores by node and edge row
 //   scores_dot      tangents of the scores
-//   act             activation of scores
 //   partition       positions by destination
-//   lanes           lanes of a group
 //   records         records of every position and head, written
 //   means           means over long rows: u, (num_heads), or in second order u, logit_dot and t, (3, num_heads)
 //   parts_of_means  contributions of the parts of long rows to `means`, written

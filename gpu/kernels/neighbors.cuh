@@ -1,8 +1,8 @@
 // Neighbour search with a fixed capacity, which a CUDA graph can capture. gpu/neighbors.py launches the kernels.
 //
 // A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so that bins can
-// have the numbers of the structure's entries in `members`. Atoms of structures from num_structures on are ghosts; they
-// have no bin.
+// be numbered like the structure's entries in `members`. Atoms of structures from num_structures on are ghosts without
+// a bin.
 #pragma once
 
 #include "constants.cuh"
@@ -167,8 +167,8 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
     reinterpret_cast<neighbor::Frame*>(frames)[s] = frame;
 }
 
-// Computes the bin of each atom (num_atoms for ghosts); by how many cells the atom lies outside of its cell; and whether
-// the CPU has to search instead, because the atom is too far away or its structure has no valid cell.
+// Computes the bin of each atom (num_atoms for ghosts); by how many cells the atom lies outside the structure's cell;
+// and whether the CPU has to search instead, because the atom is too far away or its structure has no valid cell.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,

@@ -24,7 +24,7 @@ template <int n, class S> __device__ Pack<S, n> load_pack(const S* from) {
     return *reinterpret_cast<const Pack<S, n>*>(from);
 }
 
-// Loads n columns of row number `row`. The compiler computes an offset in bytes by one instruction.
+// Loads n columns of row number `row`. The offset is in bytes, since the compiler then needs only one instruction.
 template <int n, class S, class I> __device__ Pack<S, n> load_row(const S* columns, I row, int width) {
     const char* const from = reinterpret_cast<const char*>(columns) + (long long)(row) * (width * int(sizeof(S)));
     return *reinterpret_cast<const Pack<S, n>*>(from);
@@ -56,7 +56,7 @@ template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
     return sum;
 }
 
-// Sums of several columns over the same lanes, divided by `divisor`.
+// Like sum_over_positions for several columns, divided by `divisor`.
 template <class T, int n>
 __device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
     Pack<T, n> total;
@@ -67,7 +67,7 @@ __device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sum
     return total;
 }
 
-// Sums of one lane, divided by `divisor`.
+// Returns the sums of one lane divided by `divisor`.
 template <class T, int n> __device__ Pack<T, n> quotients(const Sum<T> (&sums)[n], T divisor) {
     Pack<T, n> total;
 #pragma unroll
@@ -94,8 +94,8 @@ template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
     return sums[0];
 }
 
-// The column and the piece of a lane. Blocks process the `tiles` tiles of columns of the same pieces one after the
-// other, and a group of lanes processes one piece.
+// The column and the piece of a lane. Consecutive blocks process the tiles of columns of the same pieces, and a group
+// of lanes processes one piece.
 template <int n> struct TilePosition {
     int column;       // the first of this lane's n columns
     long long piece;  // number of the piece
@@ -120,7 +120,7 @@ constexpr int unroll = 4;
 template <class Item, class Fetch, class Use>
 __device__ void each_position(const Lanes& lanes, int size, bool lane_active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
-    int longest = size;  // maximum over the warp, whose lanes must all reach the shuffles
+    int longest = size;  // maximum size in the warp, whose lanes must all reach the shuffles
 #pragma unroll 1
     for (int bit = lanes.bits(); bit < 5; bit++) {
         longest = max(longest, __shfl_xor_sync(0xffffffffu, longest, 1 << bit));

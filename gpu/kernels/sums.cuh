@@ -179,7 +179,7 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Row
     }
 }
 
-// Copies its row of `values` to each piece; an empty piece gets 0, so that values that no edge reads have no effect.
+// Copies the row of `values` of each piece, or 0 for an empty piece, so that values that no edge reads have no effect.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {

@@ -22,7 +22,7 @@ template <class T, class I, int count> struct Weighted {
     }
 };
 
-// out[row] = sum of the weights over its positions, or their number if the weights are null.
+// out[row] = sum of the weights over its positions, or the number of positions if the weights are null.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition, const I* __restrict__ edge_ids,
@@ -291,7 +291,7 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
     }
 }
 
-// Columns `column` .. `column` + n - 1 of a destination's row, which a lane multiplies by those of its sources.
+// Columns `column` .. `column` + n - 1 of a destination's row, which a lane multiplies by columns of the sources.
 template <class T, class I, int n> struct OwnColumns {
     Pack<T, n> g;
     Pack<T, n> centre;
