@@ -86,7 +86,7 @@ def _make_fairchem_modules(case: Case, device: str) -> tuple[Any, Any]:
 
 
 def make_fairchem_call(case: Case, device: str) -> Call:
-    """Return a call of both modules' forward, and of the gradients of bases, embedding and both weights."""
+    """Return a call that computes both modules, and the gradients of bases, embedding and both weights."""
     import torch
 
     embed, interact = _make_fairchem_modules(case, device)

@@ -31,7 +31,7 @@ def _split_params(case: Case) -> GnoParams:
 
 
 def make_coords_by_matmul(case: Case) -> Call:
-    """Return a call of the gradient with respect to coordinates, by matrix products over all edges at once."""
+    """Return a call that computes the gradient of coordinates by matrix products over all edges at once."""
     U, b_u, V, _ = _split_params(case)
     g, x = case["grad_kernel"], case["coords"]
 
@@ -46,7 +46,7 @@ def make_coords_by_matmul(case: Case) -> Call:
 
 
 def make_numpy_message(case: Case) -> Call:
-    """Return a call of message and all three gradients; the kernel's memory is reused for its gradient."""
+    """Return a call that computes message and all gradients; the kernel's memory is reused for its gradient."""
     U, b_u, V, b_v = _split_params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
     f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]

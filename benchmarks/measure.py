@@ -31,7 +31,7 @@ LEAST_SAMPLES = 3
 END = 10.0  # seconds that a contender's process may take to end
 PAUSE = 0.05  # seconds before a sample; idle OpenBLAS threads of another process spin for up to 30 ms
 WARM_UP = 0.03  # seconds of untimed calls before short calls are timed
-BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
+BLOCK = 0.02  # seconds of calls timed together, so that the clock's resolution does not matter
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -67,7 +67,7 @@ class ContenderJob:
 
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None  # like `make` for tiny inputs, to load libraries
-    device: bool = False  # whether the job runs on the CUDA device, which needs other clocks
+    device: bool = False  # whether the job runs on the CUDA device, measured by other means
 
 
 def _read_peak_memory() -> int:

@@ -127,7 +127,7 @@ class _CapturedCalls(NamedTuple):
         return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
 
     def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
-        """Return a call of a loss and its gradients with respect to all parameters; `labels` are per atom."""
+        """Return a call that computes a loss and its gradients of all parameters; `labels` are per atom."""
         step = self.potential.training_step(loss)
 
         def compute_loss_and_gradients() -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _make_energy_forces(
 
 
 def make_energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call of energy and forces; for a molecule, the parameters need no gradient, as in dynamics."""
+    """Return a call that computes energy and forces; a molecule needs no gradients of parameters, as in dynamics."""
     model, compute = _make_energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
@@ -228,7 +228,7 @@ def _compute_gradients(loss: Any, model: Any) -> dict[str, Any]:
 
 
 def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call of the loss of energy and forces, and of its gradients with respect to all parameters."""
+    """Return a call that computes the loss of energy and forces, and its gradients of all parameters."""
     import torch
 
     structures = build_atoms(structure, sizes)
@@ -252,7 +252,7 @@ def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structu
 
 
 def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call of the squared error of the Hessian times a random vector, and of its parameter gradients."""
+    """Return a call that computes a loss of the Hessian times a random vector, and its gradients of parameters."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
@@ -271,7 +271,7 @@ def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, struc
 
 
 def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call of Verlet dynamics of copper; torch-sim's model finds the neighbours in each step."""
+    """Return a call that runs Verlet dynamics of copper; torch-sim's model finds the neighbours in each step."""
     import torch
 
     from trigraph.torch.potentials.compiled import replaced
@@ -296,7 +296,7 @@ def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def make_hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call of the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
+    """Return a call that computes the Hessian of ethanol; PyTorch Geometric needs a backward pass for each row."""
     _, compute = _make_energy_forces(sizes, dtype, form, build_atoms("CH3CH2OH", sizes), curvature=True)
     return lambda: {"hessian": compute(None)}
 
@@ -362,7 +362,7 @@ def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
 
 
 def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call of an epoch of training on energies and forces: first losses, and gradients of the first batch.
+    """Return a call that trains for an epoch on energies and forces: first losses, and gradients of the first batch.
 
     The call raises RuntimeError if a program is compiled again for batches of other sizes.
     """
@@ -402,7 +402,7 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
 
 
 def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call of three attention layers, the last with averaged heads, with cross-entropy and all gradients."""
+    """Return a call that computes three attention layers, the last with averaged heads, and all gradients."""
     import torch
     from torch.nn.functional import cross_entropy, elu
 
@@ -440,7 +440,7 @@ def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call of training steps of two attention layers, with self loops and other edges in each step.
+    """Return a call that trains two attention layers, with self loops and different edges in each step.
 
     Each step gets a copy of its edges, so that no graph of an earlier call can be reused.
     """
@@ -478,7 +478,7 @@ def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -
 
 
 def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
-    """Return a call of a sum over a small graph: alone (None), with gradients (0), or twice in each of `layers`."""
+    """Return a call that sums over a small graph: alone (None), with gradients (0), or twice in each of `layers`."""
     import torch
 
     from trigraph.torch import agg_weighted_n2n

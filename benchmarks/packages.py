@@ -47,7 +47,7 @@ def main(program: str) -> None:
             given = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions).float()
             neighbors = model.neighbors(given[1])
             times: dict[str, Any] = {}
-            for _ in range(2):  # only the second round counts
+            for _ in range(2):  # the first round is a warm-up
                 times["eager"] = measure_fastest_call(model.energy_forces_stress, *given, neighbors=neighbors)
                 times["compiled"] = measure_fastest_call(compiled.energy_forces_stress, *given, neighbors=neighbors)
                 result = subprocess.run([program, package, path], capture_output=True, text=True, check=True)

@@ -108,7 +108,7 @@ def make_record(
 
 
 def record_file_stem(record: Mapping[str, Any]) -> str:
-    """Return the file name without suffix, of date, machine and processors, such as ``2026-11-21-xeon-2core``."""
+    """Return the file name without suffix: date, machine and number of processors (``2026-11-21-xeon-2core``)."""
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
     if record["options"]["device"]:

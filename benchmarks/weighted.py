@@ -30,7 +30,7 @@ def _make_csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int
 
 
 def make_sparse_product(case: Case) -> Call:
-    """Return a call of the product with a sparse matrix of ``scipy.sparse``."""
+    """Return a call that multiplies by a sparse matrix of ``scipy.sparse``."""
     from scipy.sparse import csr_matrix
 
     weight, indices, offsets, shape = _make_csr(case)
@@ -42,7 +42,7 @@ CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy 
 
 
 def make_cusparse_product(case: Case) -> Call:
-    """Return a call of cuSPARSE's product with CSR_ALG2 and row-major dense matrices; all preparation is done before.
+    """Return a call that multiplies by cuSPARSE with CSR_ALG2 and row-major dense matrices, prepared in advance.
 
     CuPy's own ``matrix @ dense`` creates descriptors at every call, and copies dense matrices that are in C order.
     """
@@ -89,7 +89,7 @@ def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
 
 
 def make_sparse_convolution(case: Case, device: str) -> Call:
-    """Return a call of SimpleConv on a sparse matrix of torch, whose product it uses."""
+    """Return a call that applies SimpleConv to a sparse matrix of torch, whose product it uses."""
     import torch
     from torch_geometric.nn import SimpleConv
 

@@ -61,10 +61,10 @@ class Workload:
     steps: tuple[Step, ...]  # called in sequence in each run
     sizes: Mapping[str, int]  # value of every symbol at full size
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    backends: tuple[str, ...] = ("fortran",)  # timed backends; the direct ones are slow at large sizes
+    backends: tuple[str, ...] = ("fortran",)  # timed backends; direct backends are slow at large sizes
     # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
-    layout: str = "uniform"  # or "power law": the distribution of edges, or triplets
+    layout: str = "uniform"  # distribution of edges or triplets, "uniform" or "power law"
     # Formula for how many numbers a run gathers in random order; "0" if gathering does not limit the speed.
     gathered: str = "0"
 
@@ -248,7 +248,7 @@ def convert_indices(case: Case, dtype: Any) -> Case:
 
 
 def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
-    """Return a call of the steps through trigraph's public functions, checks included; the case has NumPy arrays.
+    """Return a call that runs the steps by public functions, including checks; the case has NumPy arrays.
 
     The call does not return arrays that are passed from step to step.
     """

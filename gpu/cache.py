@@ -42,7 +42,7 @@ class Cache:
         # Source text of each family with its includes expanded. Installed files do not change.
         self._sources: dict[str, str] = {}
 
-    @functools.cached_property  # one per object; names of subfolders come from `_folder`
+    @functools.cached_property  # created once for each `Cache`
     def _scratch(self) -> Path:
         """Temporary folder of this process, used if the cache is disabled or not writable."""
         folder = tempfile.mkdtemp(prefix="trigraph-")

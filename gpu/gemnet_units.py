@@ -62,7 +62,7 @@ def members(segments: Any) -> Rows:
 
 
 class Units:
-    """The units of a call: pieces of the triplets of edges, or of the edges of atoms."""
+    """Units of a call: pieces of the triplets of each edge, or of the edges of each atom."""
 
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
         self.kernels = kernels

@@ -23,7 +23,7 @@ class Tile(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads in a block."""
         return 1 << max(self.row_bits + self.col_bits, 5)
 
     def tiles(self, rows: int, cols: int) -> int:

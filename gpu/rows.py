@@ -69,5 +69,5 @@ class HeadLanes(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Groups of a block."""
+        """Number of groups in a block."""
         return THREADS >> sum(self)

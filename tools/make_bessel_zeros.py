@@ -45,7 +45,7 @@ def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
 def compute_zero_tables() -> dict[str, Table]:
     """Return zeros and norms by order; each zero is between two neighbouring zeros of the order below."""
     with localcontext() as context:
-        context.prec = 110  # terms of the series reach 1e33, so 77 digits are left
+        context.prec = 110  # terms of the series reach 1e33, so that 77 digits remain
         below = [Decimal(math.pi) * (2 * k - 1) / 2 for k in range(1, ZEROS + ORDERS + 1)]  # zeros of cos(x)/x
         zeros, norms = [], []
         for order in range(ORDERS):

@@ -28,7 +28,7 @@ from trigraph.table.public import (  # noqa: E402
 )
 
 HEADER = '"""Written by the build, from the operator table."""\n\n'
-# All arrays of a call have one dtype. CuPy's arrays have no type information and pass as Any.
+# All arrays of a call have one dtype. CuPy's arrays have no type information and are accepted as Any.
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 BACKEND = "_Backend: TypeAlias = Literal[" + ", ".join(f'"{backend}"' for backend in BACKENDS) + "]\n\n"
 NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"

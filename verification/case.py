@@ -26,7 +26,7 @@ class Case:
     # Whether all or many terms of sums are equal, as when many edges share few rows. The rounding errors of a direct
     # sum then add up instead of partly cancelling.
     equal_terms: bool = False
-    half: str | None = None  # half-precision dtype that represents exactly the arrays that kernels accept in it
+    half: str | None = None  # half-precision dtype of some arrays, whose numbers it represents exactly
     gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
 
     @property

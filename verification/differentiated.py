@@ -123,7 +123,7 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
         functions = importlib.import_module(name)
     except ImportError as error:
         raise ValueError(f"verify: framework {framework!r} cannot be used: {error}") from None
-    DIFFERENTIATING[framework](print)  # raises an error that says what is missing
+    DIFFERENTIATING[framework](print)  # raises an error that names the missing package
     like = _make_device_array(framework, device)
 
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def differentiate_forward(
     """Make a user's forward function a subject for fwd, bwd and bwd2; return the subject and the operator's name.
 
     The function is imported by its `name`, ``"mymodule:function"``, unless it is given. `definition` names the operator
-    without order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a name of the framework
+    without order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a device of the framework
     (default: ``"cpu"``). Raises ValueError if the function cannot be loaded or does not take the arguments, or if there
     is no such operator, framework or device.
     """
@@ -157,7 +157,7 @@ def differentiate_forward(
     target, names = definition or getattr(own, "__name__", ""), [d.name for d in DEFINITIONS]
     if target not in names:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
-    DIFFERENTIATING[framework](own)  # raises an error that says what is missing
+    DIFFERENTIATING[framework](own)  # raises an error that names the missing package
     fwd = OPERATORS[f"{target}_fwd"]
     absent = [a.name for a in fwd.definition.inputs if a.optional]  # not passed if None
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)

@@ -27,7 +27,7 @@ class CaseKind:
     factors: Mapping[str, float] = field(default_factory=dict)
     differenced: bool = False  # used for finite differences and identities, at a larger distance from kinks
     every_setting: bool = False  # used with every setting; other kinds alternate between settings
-    # Whether it is so large that the emulated device uses only one dtype for each setting, alternating between dtypes.
+    # Whether cases are so large that the emulated device alternates between dtypes, with one dtype for each setting.
     large: bool = False
     # Whether a sum has more terms than a chunk, so that results with small blocks are also compared with the judge.
     many: bool = False
@@ -79,7 +79,7 @@ CASE_KINDS = {
         many=True,
         equal_terms=True,
     ),
-    # Only three nodes, edges and so on, because the judge is slow at such widths.
+    # The numbers of nodes, edges and so on are 3, because the judge is slow at such widths.
     "wide": CaseKind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": CaseKind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "scaled cotangents": CaseKind(

@@ -225,7 +225,7 @@ class _VerificationRun:
             if real.backends and scope.subject.name not in real.backends:
                 continue
             unit = partial(_make_unit, f"{definition.name}, {real.name}, float64", scope)
-            # The weight of the first subject's unit includes the judge.
+            # The weight of the first subject's unit includes the time of the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield unit("adjoint", tasks.make_adjoint_tasks, whole, weight=weight)
             if scope is differenced and real.steps:

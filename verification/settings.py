@@ -56,7 +56,7 @@ def parse_setting(case: str, definition: Definition) -> Where:
     """Return the restriction to the settings in the name of a generated case, ``"regular, op=sum, edge_weight=None"``.
 
     A run with this restriction contains the case with the same name, and thus the same numbers. An optional argument
-    that is missing from the name is given. Names of other cases have no settings.
+    that the name omits has the setting ``given``. Names of other cases have no settings.
     """
     kind, *parts = case.split(", ")
     if kind not in CASE_KINDS:

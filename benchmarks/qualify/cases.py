@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, Small]] = {
         "half, wide": _gat("float32", HUB, (2, 8), False, "ELU", True, "float16"),
         "brain": _gat("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
         "brain, wide": _gat("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
-        **{  # every dtype, concatenated or averaged heads, and rows that are a multiple of 16 bytes or not
+        **{  # all dtypes, with concatenated and averaged heads, and row sizes that are or are not multiples of 16 bytes
             f"{half or dtype}, {width}, {concat}": _gat(dtype, [3, 0, 2], (2, width), concat, "tanh", False, half)
             for dtype, half in (("float32", None), ("float64", None), ("float32", "float16"), ("float32", "bfloat16"))
             for width in (3, 8)

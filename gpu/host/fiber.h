@@ -33,7 +33,7 @@ struct Fiber {
 // Allocates a stack with a guard page below it; returns false if there is no memory.
 bool allocate_stack(Fiber& fiber);
 
-// Makes the fiber start `entry` at the next switch to it and drop its earlier work. `entry` must not return.
+// Resets the fiber, so that the next switch to it starts `entry`. `entry` must not return.
 // `colour` shifts the top of the stack, so that the most used parts of many stacks do not share one cache set.
 void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 

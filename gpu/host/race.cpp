@@ -134,7 +134,7 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          element_text(region, address).c_str(), code, whose.c_str(), did, other.code);
 }
 
-// Reports an access outside of all arrays with the name of the array whose end (or start) is nearest.
+// Reports an access outside of all arrays, and names the array whose end (or start) is nearest.
 [[noreturn]] void report_outside(uintptr_t address, Access access, uint32_t code) {
     const auto distance = [&](const Region& region) {
         return address < region.begin ? region.begin - address : address - region.end;

@@ -142,7 +142,7 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
     if (lane != 0) {
         return;
     }
-    const double most = double(offsets[s + 1] - offsets[s]), reach = 1.000001 * cutoff;  // a margin for rounding
+    const double most = double(offsets[s + 1] - offsets[s]), reach = 1.000001 * cutoff;  // with a margin for rounding
     double heights[3], widths[3];
     for (int k = 0; k < 3; k++) {
         frame.lowest[k] = frame.periodic[k] ? 0.0 : low[k][0];

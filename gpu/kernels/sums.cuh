@@ -67,7 +67,7 @@ template <class I> struct RowChunk {
 };
 
 // Rows and their pieces. If `offsets` is null, row i has the single position i. `parts` contains the row of every part,
-// then the first position of every part: 2 * (num_pieces - num_rows) numbers. If it is null, no row is cut.
+// then the first position of every part: 2 * (num_pieces - num_rows) numbers. If `parts` is null, no row is cut.
 template <class I> struct RowPartition {
     const I* offsets;
     const I* parts;
