@@ -454,7 +454,6 @@ class DeviceRuntime(Runtime):
         kept = self._functions.get(key)
         if kept is None:
             name = instance_name(kernel, types)
-            # CuPy does not check argument types.
             described = _instance(_read_build_parameters()[family], family, name)
             layout = Layout(name, *described)
             args = layout.order_arguments(arguments)

@@ -56,8 +56,8 @@ def find_pairs(
 ) -> None:
     """Count the neighbours that each thread of an atom finds, stopping above `most`, or write edges to the neighbours.
 
-    `atoms` is (frames, bins, crossed). `bins` is the atoms sorted by bin, and the first position of each bin. Edges are
-    written, in any order, if `ends` (cumulative sums of the counts, int64) is given and the bool `fits` is true.
+    `atoms` is (frames, bins, crossed); `bins` is (order, starts): the atoms sorted by bin, and the start of each bin.
+    Edges are written, in any order, if `ends` (cumulative sums of the counts, int64) is given and `fits` is true.
     """
     frames, own, crossed = atoms
     order, starts = bins

@@ -86,7 +86,7 @@ def _write_body(text: str) -> str:
 
 
 def _write_all(names: Iterable[str]) -> str:
-    """Return the list of public names."""
+    """Return the source of ``__all__``, the list of public names."""
     return "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n\n"
 
 

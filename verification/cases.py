@@ -179,10 +179,7 @@ def assemble_case(
 
 
 def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build the case of a variant from `list_variants(definition)`; `half` is as for `draw_arrays`.
-
-    Arrays are read-only, so that a backend that writes to its inputs fails.
-    """
+    """Build the case of a variant from `list_variants(definition)`; `half` is as for `draw_arrays`."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = choose_sizes(definition, variant)
     kind = GRAPHS[definition.graph]

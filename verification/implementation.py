@@ -3,8 +3,7 @@
 The function is called with the operator's arguments as keywords: NumPy arrays, graph and attributes, except attributes
 that select fields; no cotangent is None. It returns an array if the operator has one field, a tuple in field order, or
 a mapping from field to array; auxiliary outputs may be left out, or None. It raises NotImplementedError for unsupported
-requests (`NotOffered`). If a check also needs the operator of the next or previous order, fortran-reference computes
-it.
+requests (`NotOffered`). If a check also needs the next or previous order, fortran-reference computes it.
 """
 
 import inspect

@@ -12,8 +12,7 @@ class CaseKind:
     """Properties of all variants with one name.
 
     Sizes are typical sizes of the table, except that `entities` fixes sizes that may be zero (nodes, edges), `widths`
-    selects the other sizes, and `sizes` fixes some sizes. The variant exists only for definitions with all symbols of
-    `sizes`.
+    selects the other sizes, and `sizes` fixes some. Definitions without all symbols of `sizes` have no such variant.
     """
 
     remark: str = ""  # explanation printed with failures; "" for ordinary cases

@@ -1,14 +1,12 @@
 """Check forces, training on forces, and invariance under rotations, on molecules, slabs and crystals.
 
-One interaction block of DimeNet++ gives an energy as a function of the atoms' positions R, with
-r_e = R_src - R_dst + offset:
+One interaction block of DimeNet++ gives an energy of the atoms' positions R, with r_e = R_src - R_dst + offset:
 
     x = |r| / cutoff;  rbf, sbf_rad = radial_basis_fwd(x, freq);  m = embedding * (rbf @ projection);
     out = agg_edge_to_edge_fwd(r, sbf_rad, m, weights, graph);  E = sum(readout * out);  F = -dE/dR
 
 Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd, and the gradients of a loss of forces with respect to
-parameters by bwd2 of both operators. They are compared with central differences of E with respect to R, and of the loss
-with respect to the parameters.
+parameters by bwd2 of both. They are compared with central differences of E and of the loss.
 """
 
 import math

@@ -70,9 +70,8 @@ SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete"
 
 # Hubs: every subject except the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
 # only once, are for subjects that sum in chunks, including the emulated device, since chunked sums promise the same
-# accuracy for any number of terms. Both numbers give 2**k - 1 whole chunks, of 128 and of 256 terms, before the last
-# chunk, so that every level of the tree of partial sums is used. The kernels add the partial sums of the longest sum 8
-# at a time.
+# accuracy for any number of terms. Both give 2**k - 1 whole chunks, of 128 and of 256 terms, before the last chunk, so
+# that every level of the tree of partial sums is used. Kernels add the partial sums of the longest sum 8 at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
@@ -313,7 +312,7 @@ def plan_run(
     device: str | None = None,
     skip: Iterable[str] = (),
 ) -> list[Unit]:
-    """Plan a run: return its units. All random numbers follow from `seed`.
+    """Return the units of a run, whose random numbers all follow from `seed`.
 
     `operators` has names of operators, definitions or families (default: all); with an implementation, the operator
     that it implements (default: the operator with its name). `backends` defaults to `list_available_backends`, or to no

@@ -30,7 +30,7 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 
 @dataclass(frozen=True)
 class Subject:
-    """A backend, or a user's function."""
+    """A backend or a user's function, with the same interface."""
 
     name: str  # recorded as `Check.backend`
     chunked: bool  # whether sums are chunked, which determines the tolerance of the accuracy rule

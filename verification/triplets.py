@@ -1,7 +1,6 @@
 """Structures as inputs of the GemNet-OC family: triplets and quadruplets with periodic images.
 
-The lists of triplets come from the atoms. Bases, weights and embeddings are random numbers, since operators are linear
-in each of them.
+The triplets come from the atoms. Bases, weights and embeddings are random, since operators are linear in each of them.
 """
 
 from collections.abc import Callable

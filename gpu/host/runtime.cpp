@@ -116,7 +116,6 @@ bool add_idle_fiber() {
     return true;
 }
 
-// Records that the system refuses memory.
 void note_refusal(const char* what, size_t bytes) {
     snprintf(launch.message, launch.message_capacity, "the system refused %zu bytes for %s", bytes, what);
     launch.status = no_memory;

@@ -183,7 +183,6 @@ constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>
 // heads.
 //   steps           the steps to perform: both for whole rows, one of them for the parts of long rows
 //   x               embedding of the sources, (num_src, num_heads, dim_head)
-//   dim_head        columns of a head
 //   scores          scores by node and edge row
 //   partition       positions by destination
 //   stats           statistics of every row, (num_dst, 2, num_heads), read by OUTPUT_STEP alone; null: not written

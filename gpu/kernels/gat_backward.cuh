@@ -221,7 +221,6 @@ constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (s
 //   steps           the steps to perform: ALL_STEPS for whole rows, one of them for the parts of long rows
 //   g               gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   x, x_dot        embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
-//   dim_head        columns of a head
 //   concat_heads    whether the output has all heads side by side; otherwise their mean
 //   softmax         alpha, or the statistics from which alpha is computed
 //   scores          scores by node and edge row

@@ -1,8 +1,7 @@
 // Neighbour search with a fixed capacity, which a CUDA graph can capture. gpu/neighbors.py launches the kernels.
 //
-// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so that bins can
-// be numbered like the structure's entries in `members`. Atoms of structures from num_structures on are ghosts without
-// a bin.
+// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so that bins are
+// numbered like the structure's entries in `members`. Atoms of structures from num_structures on are ghosts, without bin.
 #pragma once
 
 #include "constants.cuh"

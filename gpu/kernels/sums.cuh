@@ -34,7 +34,6 @@ template <class T> struct Sum {
 template <class T, int levels, int run_bits> struct TreeSum {
     T sums[levels] = {};
 
-    // Adds term number i, counted from 0.
     __device__ void add(T term, int i) {
 #pragma unroll
         for (int level = 0; level < levels; level++) {

@@ -4,8 +4,7 @@
 
 Geometries are from ase.build: benzene and ethanol of the G2 set; Cu(111), 2x2 cells and two layers, with CO on top of a
 copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one of
-two atoms. Positions have eight decimals. The files contain the neighbours within the cutoff, so that reading them needs
-only NumPy.
+two atoms. Positions have eight decimals. The files contain the neighbours, so that only NumPy is needed to read them.
 """
 
 from pathlib import Path
