@@ -46,8 +46,8 @@ class OriginalRelease:
         except PackageNotFoundError:
             pass
         raise ContenderUnavailable(
-            f"{self.project} {self.version} is not there: pip download {self.project}=={self.version} --no-deps, "
-            f"and name the folder of its wheel in {VARIABLE}"
+            f"{self.project} {self.version} was not found: pip download {self.project}=={self.version} --no-deps, "
+            f"and set {VARIABLE} to the folder of the wheel"
         )
 
 

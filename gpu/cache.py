@@ -205,7 +205,7 @@ def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: 
     for label, value, kinds in (("dtype", dtype, "fV"), ("index", index, "i")):
         kind = np.dtype(value)
         if kind.name not in C_TYPES or kind.kind not in kinds:
-            raise TypeError(f"compile: {label} is {kind}; expected one of {', '.join(C_TYPES)} of the right kind")
+            raise TypeError(f"compile: {label} is {kind}; expected one of {', '.join(C_TYPES)} that suits {label}")
         types |= {C_TYPES[kind.name], "float"} if kind.itemsize == 2 else {C_TYPES[kind.name]}
     chosen = dict.fromkeys(families[name] for name in names)
     pairs = [

@@ -128,7 +128,7 @@ def make_framework_subject(framework: str, device: str | None = None, recorded: 
 
     def call(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
         if op.restriction is not None:
-            raise NotOffered(f"{name} has bwd2 as a whole")
+            raise NotOffered(f"{name} has only the whole bwd2")
         if framework == "torch" and like.is_cuda:
             values = {**values, **_move_graphs_to_device(op, values, like)}
         return _compute_by_autograd(getattr(functions, op.definition.name), framework, like, op, values, wrt, recorded)

@@ -50,7 +50,7 @@ def _make_many_heads_kind(width: int) -> CaseKind:
     return CaseKind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
 
-BEYOND_LANES = "rows wider than the threads of a block take at once"
+BEYOND_LANES = "rows wider than a block's threads process at once"
 ORDINARY = CaseKind(differenced=True, batch=True, called=True, third=True)
 CASE_KINDS = {
     "regular": replace(ORDINARY, every_setting=True),
@@ -82,7 +82,7 @@ CASE_KINDS = {
     "wide": CaseKind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": CaseKind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "scaled cotangents": CaseKind(
-        "cotangents that are many powers of two apart", widths="least", one_thread=True, third=True, scaled=True
+        "cotangents that differ by many powers of two", widths="least", one_thread=True, third=True, scaled=True
     ),
     "integers": CaseKind(
         "small integers: sums are exact in every order",
@@ -92,9 +92,7 @@ CASE_KINDS = {
         third=True,
     ),
     "one edge": CaseKind("a single edge", entities=1, one_thread=True, third=True),
-    "no edges": CaseKind(
-        "rows of edge arrays that nothing uses, and every sum is empty", one_thread=True, called=True, third=True
-    ),
+    "no edges": CaseKind("unused rows of edge arrays, and only empty sums", one_thread=True, called=True, third=True),
     "no nodes": CaseKind("arrays of length 0", entities=0, one_thread=True, third=True),
     "length 700": _make_long_sums_kind(700),
     "length 256": _make_long_sums_kind(256),
@@ -108,7 +106,7 @@ CASE_KINDS = {
         third=True,
     ),
     "unused rows": CaseKind(
-        "rows of edge arrays after those that positions read",
+        "unused rows at the end of edge arrays",
         every_setting=True,
         one_thread=True,
         called=True,
@@ -117,7 +115,7 @@ CASE_KINDS = {
     # Values that all positions of that source share equal their mean weighted by attention, so that products of
     # deviations from means vanish, except for products of rounding errors.
     "saturated": CaseKind(
-        "parallel edges of one source have all the attention of a destination, the others' scores being far below",
+        "parallel edges of one source have all the attention of a destination, since other scores are far lower",
         sizes={"num_dst_nodes": 4, "num_positions": 41},
         factors={"attention_weights": 64.0, "edge_embedding": 1 / 64},
         every_setting=True,

@@ -332,7 +332,7 @@ def _describe_layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) 
     if not array.flags.c_contiguous:
         return f"strides are {array.strides} for shape {array.shape}; expected a C-contiguous array"
     if not getattr(array.flags, "writeable", True):
-        return "it is read-only; expected an array of the caller's own"
+        return "it is read-only; expected a writable array"
     start, stop = memory_extent(array)
     for name, other in arrays.items():
         low, high = memory_extent(other)

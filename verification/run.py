@@ -365,7 +365,7 @@ def plan_run(
             raise ValueError(f"verify: dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     distinct = _rename_structures(structures)
     if distinct and not any(NAMED[name].family == "dimenet" for name in selected):
-        raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is asked for")
+        raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is selected")
     return list(
         _VerificationRun(tuple(scopes), "judge" in chosen, selected, types, seed, distinct, alone, restricted).units()
     )

@@ -80,7 +80,7 @@ class AtomicStructure:
             fits = _count_triplets(self.src[order[:half]], self.dst[order[:half]]) <= triplets
             few, many = (half, many) if fits else (few, half)
         keep = np.sort(order[:few])
-        note = f"{few} of {len(order)} edges, those of at most {triplets} triplets around the middle"
+        note = f"{few} of {len(order)} edges, with at most {triplets} triplets around the middle"
         return replace(self, src=self.src[keep], dst=self.dst[keep], shifts=self.shifts[keep], note=note)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
@@ -105,8 +105,8 @@ class AtomicStructure:
 
         return (
             f"Structure {self.name}: {len(self.positions)} atoms, {len(self.src)} edges within {self.cutoff:g}, "
-            f"{_count_triplets(self.src, self.dst)} triplets. The judge is asked for {describe_part(PATCH)}, "
-            f"differences, forces and invariances are of {describe_part(WHOLE)}."
+            f"{_count_triplets(self.src, self.dst)} triplets. The judge checks {describe_part(PATCH)}; "
+            f"differences, forces and invariances use {describe_part(WHOLE)}."
         )
 
     def remark(self, patch: bool) -> str:

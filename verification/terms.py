@@ -16,22 +16,22 @@ CHECK_KINDS = {
     "adjoint": "<bwd(g), v> against <g, jvp(v)> from bwd2's grad_ field",
     "symmetry": "second derivatives with exchanged directions",
     "permutation": "edges renumbered: equal up to rounding",
-    "threads": "equal bits whatever the number of threads",
-    "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
-    "repeat": "equal bits when called again",
+    "threads": "bitwise identical results for any number of threads",
+    "levels": "bitwise identical results of the fast path's builds for x86-64-v3 and -v4",
+    "repeat": "bitwise identical results of repeated calls",
     "batch": "nodes and edges in a batch with others, unconnected: equal bits (of pyref and of a user's function: "
     "values against the judge's of the case alone)",
     "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
     "element rounded once",
-    "layout": "results are C-contiguous, writeable, of the right dtype, and share no memory",
-    "out": "arrays of the caller are written completely: equal bits, at any address",
+    "layout": "results are C-contiguous, writeable, of the correct dtype, and share no memory",
+    "out": "arrays of the caller, at any address, get bitwise identical results",
     "nan": "NaN and infinity in some elements of an argument reach exactly what depends on them",
-    "forces": "forces by the chain of operators against differences of the energy in positions",
-    "force training": "gradients of a loss of forces in the parameters against differences",
-    "invariance": "energy and forces of atoms rotated, mirrored, translated and renumbered",
+    "forces": "forces from a chain of operators against differences of the energy",
+    "force training": "gradients of a loss of forces with respect to parameters against differences",
+    "invariance": "energy and forces of rotated, mirrored, translated and renumbered atoms",
     "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy",
     "empty": "no edges, no nodes, isolated nodes: zeros",
-    "complete": "checks that were planned but not made: appears only if it fails",
+    "complete": "planned checks that were not made; appears only if it fails",
     "not offered": "checks that the function under test does not support; neither passed nor failed",
 }
 
@@ -70,7 +70,7 @@ def special_case_remark(case: str, operator: str) -> str:
     if name == "integers" and operator in NAMED:
         return CONVENTIONS.get(NAMED[operator].definition.name, find_case_kind(name).remark)
     if name.startswith("hub of "):
-        return f"sums of {name.removeprefix('hub of ')} terms at one place"
+        return f"sums of {name.removeprefix('hub of ')} terms in one row"
     return find_case_kind(name).remark
 
 

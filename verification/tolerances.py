@@ -108,7 +108,7 @@ TABLE = (
     ),
     Tolerance(
         "threads, levels, repeat, out, nan, empty",
-        "different bits, elements spoilt or not, or |value|",
+        "different bits, different non-finite elements, or |value|",
         "0",
         "Results must be equal, and empty sums zero. Levels other than v4 are also compared with the judge.",
     ),

@@ -47,7 +47,7 @@ def _ends(note: str) -> str:
 def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what was not run or was stopped, and the reason."""
     for name in record.get("left_out", ()):
-        yield name, "another --stage was asked for"
+        yield name, "not a requested --stage"
     for stage in record["stages"]:
         for part in stage["parts"]:
             if part["status"] in ("not run", "out of time"):

@@ -322,7 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--source-dir", required=True, type=Path, help="the gpu folder")
     parser.add_argument("--written", type=Path, help="the folder of the headers that the build writes")
     parser.add_argument("--generate", required=True, type=Path, metavar="OUT.cpp", help="the C++ source to write")
-    parser.add_argument("--depfile", type=Path, help="write the files --generate depends on, in make's form")
+    parser.add_argument("--depfile", type=Path, help="write a make rule with the files on which the output depends")
     options = parser.parse_args(arguments)
     instances = runpy.run_path(str(options.source_dir / "instances.py"))["INSTANCES"]
     source = options.source_dir / "kernels" / f"{options.family}.cu"

@@ -168,7 +168,7 @@ def test_structures_reach_the_plan(verify, tmp_path):
     (structure,) = result.asked[0]["structures"]
     assert (structure.name, structure.cutoff, len(structure.src)) == ("hydrogen.xyz", 5.0, 2)
     assert result.asked[0]["alone"]
-    assert result.stdout.startswith("Structure hydrogen.xyz: 2 atoms, 2 edges within 5, 2 triplets. The judge is asked")
+    assert result.stdout.startswith("Structure hydrogen.xyz: 2 atoms, 2 edges within 5, 2 triplets. The judge checks")
     assert "files of golden vectors" not in result.stdout
     result = verify([GOOD], "--structure", path, "--structure", path, "--cutoff", 6, "--operator", "dimenet")
     assert [s.cutoff for s in result.asked[0]["structures"]] == [6.0, 6.0]

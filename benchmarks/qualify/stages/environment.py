@@ -37,13 +37,13 @@ def run(part: str, place: Device, notes: Notes) -> None:
 def _clocks(notes: Notes) -> None:
     """Note the clocks that nvidia-smi reports, if it is installed."""
     if shutil.which("nvidia-smi") is None:
-        notes.add("clocks", None, "nvidia-smi is not there")
+        notes.add("clocks", None, "nvidia-smi was not found")
         return
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except subprocess.TimeoutExpired:
-        notes.add("clocks", None, "nvidia-smi does not answer")
+        notes.add("clocks", None, "nvidia-smi did not respond")
         return
     notes.add("clocks", None, done.stderr, asked=QUERY, answer=done.stdout.splitlines())
 

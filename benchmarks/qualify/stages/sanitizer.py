@@ -28,7 +28,7 @@ def prefix(part: str, place: Device) -> list[str]:
     """Return the command line of the tool; raise FileNotFoundError if the program is not installed."""
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
-        raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
+        raise FileNotFoundError(f"{NAME} was not found (PATH, /usr/local/cuda/bin)")
     return [program, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60", *QUIET]
 
 
@@ -45,5 +45,5 @@ def read(part: str, output: str) -> list[dict[str, Any]]:
     count = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", output)
     findings = [line.strip("= ") for line in output.splitlines() if line.startswith("=========")]
     passed = count is not None and not any(int(number) for number in count.groups() if number)
-    note = "the tool came to no summary" if count is None else count[0]
+    note = "the tool printed no summary" if count is None else count[0]
     return [{"name": part, "passed": passed, "note": note, "findings": [] if passed else findings[:FOUND]}]

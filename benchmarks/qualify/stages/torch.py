@@ -230,9 +230,9 @@ def _streams(place: Device, notes: Notes) -> None:
     with torch.cuda.stream(side):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
     if main.query():  # memory that is no longer in use may be reused
-        notes.add("record_stream", None, "the device had finished before the memory was asked for")
+        notes.add("record_stream", None, "the device had finished before memory was requested")
     else:
-        notes.add("record_stream", all(t.data_ptr() != address for t in fillers), "memory in use was given away")
+        notes.add("record_stream", all(t.data_ptr() != address for t in fillers), "memory in use was reused")
     notes.add("bits on a side stream", torch.equal(kept, right))
 
 

@@ -27,6 +27,6 @@ def run(part: str, place: Device, notes: Notes) -> None:
 def read(part: str, output: str) -> list[dict[str, Any]]:
     """Return a line with the command's result, and its output about operators and failures."""
     printed = output.strip().splitlines()
-    result = next((line for line in reversed(printed) if " passed, " in line), "it came to no result")
+    result = next((line for line in reversed(printed) if " passed, " in line), "the command printed no result")
     passed = result.endswith(", 0 failed")
     return [{"name": f"verify {part}", "passed": passed, "note": result, "printed": printed[-PRINTED:]}]
