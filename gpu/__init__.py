@@ -1,7 +1,7 @@
 """The production backend: CUDA kernels launched through CuPy, or gpu-host on the CPU for NumPy arrays.
 
-Functions have the names and signatures of the operator table and do not check their arguments; `trigraph.X` does. The
-function of the same name in the file of the family launches the kernels of an operator.
+Functions have the names and signatures of the operator table and do not check their arguments, since `trigraph.X` does.
+The function with the same name in the family's file launches the kernels of an operator.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """Compilation of kernels: NVRTC compiles each instance separately, and a cache on disk stores it.
 
-Threads compile all instances for a call of a family concurrently. If several processes share a cache, one of them
+Threads compile all instances that a call may launch concurrently. If several processes share a cache, one of them
 compiles an instance, and the others wait for it.
 """
 

@@ -54,7 +54,7 @@ def radial_basis_fwd(call: Call) -> None:
 
 
 def radial_basis_bwd(call: Call) -> None:
-    """Compute the gradients, or their derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
+    """Compute gradients of dist and freq, or derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
     kernels, fields, inputs, dots = call.kernels, call.fields, call.inputs, call.dots
     edges, radial, spherical, exponent = _radial_sizes(call)
     types = (kernels.dtype, call.second)

@@ -45,7 +45,7 @@ def mha_gat_n2n_fwd(call: Call) -> None:
 
 
 def mha_gat_n2n_bwd(call: Call) -> None:
-    """Compute the first order of the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
+    """Compute first derivatives by the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
     if call.graph.num_positions == 0:
         call.fields.clear()
         return
@@ -54,7 +54,7 @@ def mha_gat_n2n_bwd(call: Call) -> None:
 
 
 def mha_gat_n2n_bwd2(call: Call) -> None:
-    """Compute the second order of the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
+    """Compute second derivatives by the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
     if call.graph.num_positions == 0:
         call.fields.clear()
         return
@@ -175,7 +175,7 @@ class _Attention:
         return [None if weights is None else weights[first:] for weights in both]
 
     def _split_rows(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
-        """Return the rows of an array for sources, destinations and edges; None without edge features."""
+        """Split an array into the rows of sources, destinations and edges (None without edge features)."""
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 

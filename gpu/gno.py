@@ -149,12 +149,12 @@ def gno_message_fwd(call: Call) -> None:
 
 
 def gno_message_bwd(call: Call) -> None:
-    """Compute the first order of the module's formulas; see `trigraph.gno_message_bwd`."""
+    """Compute first derivatives by the module's formulas; see `trigraph.gno_message_bwd`."""
     _message_derivatives(call, call.inputs.features, call.inputs.params)
 
 
 def gno_message_bwd2(call: Call) -> None:
-    """Compute the second order of the module's formulas; see `trigraph.gno_message_bwd2`."""
+    """Compute second derivatives by the module's formulas; see `trigraph.gno_message_bwd2`."""
     _message_derivatives(call, call.dots.features, call.dots.params)
 
 
@@ -280,7 +280,7 @@ class _Message:
         return out
 
     def _launch(self, kernel: str, blocks: int, /, **arguments: Any) -> None:
-        """Launch a kernel with these arguments and those that all three kernels share."""
+        """Launch a kernel with `arguments` and the arguments that all three kernels share."""
         arguments |= {"network": self.net.argument, "partition": self.pieces.partition}
         arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
         arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}

@@ -60,7 +60,7 @@ def _dtype(c_type: str) -> np.dtype[Any]:
 
 
 class KernelError(RuntimeError):
-    """The CPU version found undefined behaviour of a kernel (deadlock, absent lane, race, ...)."""
+    """The CPU version of a kernel found undefined behaviour (deadlock, absent lane, race, ...)."""
 
 
 #: Exception of a launch on the CPU, by the status that ``cuda_host_launch`` returns.
@@ -392,7 +392,7 @@ def using_host_library(
 ) -> Iterator[HostLibrary]:
     """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
 
-    It replaces the library of its family. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed); it
+    The build replaces its family's library. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed); it
     applies to blocks and to runnable threads, and does not change the results of a correct kernel. The replacement
     affects the whole process and is meant for tests.
     """

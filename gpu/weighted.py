@@ -40,7 +40,7 @@ def agg_weighted_n2n_fwd(call: Call) -> None:
 
 
 def agg_weighted_n2n_bwd(call: Call) -> None:
-    """Compute the first order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
+    """Compute first derivatives by the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
     weighted, g, fields = _Weighted(call), align(call.grad), call.fields
     if call.graph.num_positions == 0:
         fields.clear()
@@ -53,7 +53,7 @@ def agg_weighted_n2n_bwd(call: Call) -> None:
 
 
 def agg_weighted_n2n_bwd2(call: Call) -> None:
-    """Compute the second order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd2`."""
+    """Compute second derivatives by the module's formulas; see `trigraph.agg_weighted_n2n_bwd2`."""
     weighted, fields, graph = _Weighted(call), call.fields, call.graph
     if graph.num_positions == 0:
         fields.clear()

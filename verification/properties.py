@@ -268,7 +268,7 @@ def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -
 def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Check calls that write to the caller's arrays, at the start of a cache line and 8 bytes after the start.
 
-    The arrays are filled with NaN before. The error of a field is the number of elements that are not bitwise identical
+    The arrays are filled with NaN first. The error of a field is the number of elements that are not bitwise identical
     to an ordinary call, plus 1 for each array that was not returned or was written out of bounds.
     """
     assert subject.into is not None

@@ -81,7 +81,7 @@ def _spoil(fields: Fields) -> None:
 
 
 def _poisoned(place: Device, notes: Notes) -> None:
-    """Check that results are bitwise identical if workspace, results and `out` are filled with NaN before."""
+    """Check that results are bitwise identical if workspace, results and `out` are first filled with NaN."""
     for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(arguments_of(op))
