@@ -163,7 +163,7 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     message, grads = _Message(call), call.fields
     net = message.net
     h, h_dot, params_dot = message.features, align(features_dot), align(params_dot)
-    moving = net.coords_dot is not None or net.params_dot is not None  # otherwise a_dot = 0
+    moving = net.coords_dot is not None or net.params_dot is not None  # a_dot is not zero
     if "grad_message" in grads:
         terms = [(h_dot, h if moving else None, net.params), (h, None, params_dot)]
         message.sum_products(terms, grads["grad_message"])

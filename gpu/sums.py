@@ -14,8 +14,8 @@ from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
 
 ROWS = 256  # rows of a matrix in a chunk of a sum
-# Bytes for the arrays of one block of rows. They determine the number of rows of a block, and so the order of sums over
-# blocks; therefore the limit is the same on every device.
+# Bytes for the arrays of one block of rows. This limit sets the rows per block, and thus the order of sums over blocks;
+# it is the same on every device so that the order does not depend on the device.
 WORKSPACE = 1 << 30
 # Numbers of columns that a block of kernels/matrices.cuh may have.
 MATRIX_COLUMNS = (16, 32, 64)

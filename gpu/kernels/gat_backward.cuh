@@ -12,9 +12,9 @@ template <class T> struct Softmax {
     long long num_positions;
 };
 
-// Outputs for the gradient of an embedding's rows, which contains a C_1 + a_dot C_2: C_1 and, in second order, C_2 are
-// the sums of grad_score and grad_score_dot over a row's positions. They are written to `sums`, (1 or 2, num_heads) for
-// each row. The overflow arrays have a row for each part.
+// Outputs for the gradient of an embedding's rows, which contains a C_1 + a_dot C_2: C_1 and, for second derivatives,
+// C_2 are the sums of grad_score and grad_score_dot over a row's positions. The array `sums` receives C_1 and C_2, as a
+// (1 or 2, num_heads) block for each row. The overflow arrays have a row for each part.
 template <class S> struct RowGradient {
     const Compute<S>* a;
     const Compute<S>* a_dot;

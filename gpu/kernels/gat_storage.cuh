@@ -35,7 +35,7 @@ __device__ inline float value_of(float16 stored) {
     if (magnitude < 0x400u) {  // subnormal: a multiple of 2^-24
         return __uint_as_float(sign | __float_as_uint(float(magnitude) * 5.9604644775390625e-8f));
     }
-    const unsigned bias = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;  // the latter for infinity and NaN
+    const unsigned bias = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;  // 224 for infinity and NaN
     return __uint_as_float(sign | ((magnitude << 13) + bias));
 #endif
 }
