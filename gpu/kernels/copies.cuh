@@ -1,5 +1,5 @@
 // Copies from global to shared memory that continue while the thread computes (cp.async). Devices of compute capability
-// 7.5 copy synchronously. In gpu-host, `wait` performs the copies, so that a kernel that does not wait reads old values.
+// 7.5 copy synchronously. In gpu-host, `wait` performs the copies, so a kernel that does not wait reads old values.
 #pragma once
 
 #include "rows.cuh"
@@ -54,8 +54,8 @@ struct Copies {
     }
 };
 
-// Begins to copy the first `num` of `length` values of the first `num_lines` of `lines` lines, and zeros for the others,
-// 16 bytes at a time if `wide`. Lines are `pitch` elements apart in global memory and `stride` in shared memory.
+// Begins to copy the first `num` of `length` values of the first `num_lines` of `lines` lines, and zeros for the
+// others, 16 bytes at a time if `wide`. Lines are `pitch` elements apart in global, `stride` in shared memory.
 template <int lines, int length, int stride, class T>
 __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int num_lines, int num, bool wide, T* to) {
     constexpr int pack = 16 / int(sizeof(T)), packs = length / pack;

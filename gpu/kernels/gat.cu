@@ -178,9 +178,9 @@ __device__ Pack<Compute<S>, n> sum_of_sources(const HeadEdges<Compute<S>, I>& ed
 template <class S, class I, bool concat>
 constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>, I> : 4) - int(sizeof(S) == 2);
 
-// Computes the output of pieces `begin` .. `end` - 1, with heads concatenated if `concat`, else averaged. Heads wider than a
-// group's columns are divided into chunks of columns, one for each block; if `out` is null, each block processes whole
-// heads.
+// Computes the output of pieces `begin` .. `end` - 1, with heads concatenated if `concat`, else averaged. Heads wider
+// than a group's columns are divided into chunks of columns, one for each block; if `out` is null, each block processes
+// whole heads.
 //   steps           the steps to perform: both for whole rows, one of them for the parts of long rows
 //   x               embedding of the sources, (num_src, num_heads, dim_head)
 //   scores          scores by node and edge row

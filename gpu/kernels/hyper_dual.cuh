@@ -1,8 +1,8 @@
 // Hyper-dual numbers value + along_a e + along_c h + both eh with e^2 = h^2 = 0, which compute derivatives.
 //
 // Let a = gg_, c = ggg_, g = grad_ and c_g = ggg_grad_. Then bwd3 is the gradient of the coefficient of eh in
-// <g + c_g h, F(x + a e + c h)>. Its field for g is the coefficient of eh in F, its field for x the coefficient of eh in
-// bwd, and its field for a the coefficient of h in bwd, with F and bwd evaluated for hyper-dual numbers.
+// <g + c_g h, F(x + a e + c h)>. Its field for g is the coefficient of eh in F, its field for x the coefficient of eh
+// in bwd, and its field for a the coefficient of h in bwd, with F and bwd evaluated for hyper-dual numbers.
 #pragma once
 
 template <class T> struct HyperDual {

@@ -12,7 +12,7 @@
 
 constexpr int matrix_depth = tensor_depth;  // depth of a step
 
-// Minimum number of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__); this register limit causes no spills.
 template <class T> constexpr int matrix_blocks_per_sm = 2;
 
 // Rows of a tile of `multiply`.
@@ -110,8 +110,8 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
         return int(threadIdx.x) % lanes_n * run + j % run + j / run * (lanes_n * run);
     }
 
-    // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` has 2 * stage_elements numbers and,
-    // for tensor cores, `parts` has `right_words` words for every `tensor_cols` columns.
+    // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` has 2 * stage_elements numbers
+    // and, for tensor cores, `parts` has `right_words` words for every `tensor_cols` columns.
     template <bool tensor>
     static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage, unsigned* parts,
                                    const TileTarget<T>& to) {

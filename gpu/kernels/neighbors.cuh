@@ -1,7 +1,7 @@
 // Neighbour search with a fixed capacity, which a CUDA graph can capture. gpu/neighbors.py launches the kernels.
 //
-// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so that bins are
-// numbered like the structure's entries in `members`. Atoms of structures from num_structures on are ghosts, without bin.
+// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so bins are
+// numbered like the structure's entries in `members`. Atoms of structures from num_structures on are unbinned ghosts.
 #pragma once
 
 #include "constants.cuh"
@@ -200,9 +200,9 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     bins[i] = int(offsets[s]) + bin;
 }
 
-// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes source, destination
-// and shifts of the edges to them, in no particular order. `ends` has the cumulative sums of the counts, `order` the
-// atoms by bin, and `starts` the first position of each bin in `order`.
+// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes source,
+// destination and shifts of the edges to them, in no particular order. `ends` has the cumulative sums of the counts,
+// `order` the atoms by bin, and `starts` the first position of each bin in `order`.
 template <class T, class I, bool writes>
 __global__ void __launch_bounds__(THREADS)
 neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,

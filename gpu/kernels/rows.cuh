@@ -8,7 +8,7 @@
 
 #include "sums.cuh"
 
-// Minimum number of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__); this register limit causes no spills.
 constexpr int row_blocks_per_sm = 8;
 template <class T, class I> constexpr int gather_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? row_blocks_per_sm : 7;
 template <class T, class I> constexpr int few_row_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;

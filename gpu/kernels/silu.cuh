@@ -3,8 +3,8 @@
 
 #include "constants.cuh"
 
-// With t = 1 - s and p = s t, f' = s + x p, f'' = p (2 + x (t - s)) and f''' = p (3 (t - s) + x (1 - 6 p)). Both s and t
-// are computed from exp(-|x|), so that neither loses digits where the other is nearly 1.
+// With t = 1 - s and p = s t, f' = s + x p, f'' = p (2 + x (t - s)) and f''' = p (3 (t - s) + x (1 - 6 p)). Both s and
+// t are computed from exp(-|x|), so that neither loses digits where the other is nearly 1.
 template <class T> struct SiluDerivatives {
     T first, second, third;
 
@@ -30,7 +30,7 @@ silu_bwd2(const T* __restrict__ gg, const T* __restrict__ grad, const T* __restr
     }
 }
 
-// Computes the gradients with respect to the arguments of silu_bwd2, given cotangents ggg_grad and ggg_x of its results.
+// Computes gradients with respect to the arguments of silu_bwd2, given cotangents ggg_grad and ggg_x of its results.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 silu_bwd3(const T* __restrict__ ggg_grad, const T* __restrict__ ggg_x, const T* __restrict__ gg, const T* __restrict__ grad,

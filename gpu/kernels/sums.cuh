@@ -1,8 +1,8 @@
 // Sums in a fixed order, for every family: over rows of a CSR array, cut into pieces, and over rows of a matrix.
 //
 // Row i has the positions offsets[i]..offsets[i+1]-1. A row with at most `PART_SIZE` positions is one piece, with the
-// row's number. A longer row is cut into parts of `PART_SIZE` positions, counted from its start; the graph has a list of
-// all parts, and part number t is piece num_rows + t. Therefore the sums of a row depend only on that row.
+// row's number. A longer row is cut into parts of `PART_SIZE` positions, counted from its start; the graph has a list
+// of all parts, and part number t is piece num_rows + t. Therefore the sums of a row depend only on that row.
 //
 // The piece of a whole row writes the result of the row. A part writes a row of an overflow array, which finish_rows
 // adds in a tree whose shape depends only on the number of parts. The piece with the number of a long row is empty;
@@ -202,8 +202,8 @@ rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long
     }
 }
 
-// sums[y] = sum of up to `block_rows` rows of values from row y * block_rows on, plus the rows of `earlier` from the last
-// to the first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
+// sums[y] = sum of up to `block_rows` rows of values from row y * block_rows on, plus the rows of `earlier`, last to
+// first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
 template <class T>
 __global__ void __launch_bounds__(256)
 sum_rows(const T* __restrict__ values, long long num_rows, long long width, int block_rows, long long outer,
