@@ -23,7 +23,7 @@ from trigraph.torch.nn import GNOLayer
 
 plt.style.use("tableau-colorblind10")
 STEPS, HIDDEN, TESTS = 250, 48, 4
-RADIUS = 5.0  # of the disc; the airfoil's chord is 1
+RADIUS = 5.0  # radius of the disc, in chord lengths of the airfoil
 rng = np.random.default_rng(0)
 torch.manual_seed(0)
 
@@ -46,14 +46,14 @@ class TriangleMesh:
         stiffness = opposite @ opposite.transpose(0, 2, 1) / (4 * areas[:, None, None])
         mass = areas[:, None, None] / 12 * (np.ones((3, 3)) + np.eye(3))
         self.mass = sparse.csc_matrix((mass.ravel(), (rows, columns)), shape=(n, n))
-        self.area = np.asarray(self.mass.sum(axis=1)).ravel()  # around each node
-        self.boundary = np.unique(triangles[grid.neighbors < 0])  # sides that one triangle has
+        self.area = np.asarray(self.mass.sum(axis=1)).ravel()  # integral of each node's basis function
+        self.boundary = np.unique(triangles[grid.neighbors < 0])  # nodes of sides that belong to only one triangle
         self.inside = np.setdiff1d(np.arange(n), self.boundary)
         stiffness = sparse.csc_matrix((stiffness.ravel(), (rows, columns)), shape=(n, n))
         self.factors = splu(stiffness[self.inside][:, self.inside])
 
     def solve(self, f):
-        """Return u for each row of f."""
+        """Return the solution u for each row of f."""
         u = np.zeros_like(f)
         u[:, self.inside] = self.factors.solve((self.mass @ f.T)[self.inside]).T
         return u
@@ -77,7 +77,7 @@ print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle wa
 
 
 class RandomBumps:
-    """Random functions f."""
+    """Random functions, each a sum of three Gaussian bumps."""
 
     def __init__(self, number):
         angle, radius = rng.uniform(0, 2 * np.pi, (number, 3)), 4 * np.sqrt(rng.uniform(0, 1, (number, 3)))
@@ -85,7 +85,7 @@ class RandomBumps:
         self.widths, self.heights = rng.uniform(1, 2.5, (number, 3)), rng.standard_normal((number, 3))
 
     def evaluate_at(self, points):
-        """Return the values at points, shape (number, points)."""
+        """Return the values of all functions at the points, shape (number, points)."""
         squares = ((points[:, None, None] - self.centers) ** 2).sum(axis=3)
         return (self.heights * np.exp(-squares / (2 * self.widths**2))).sum(axis=2).T
 
@@ -94,12 +94,12 @@ class RandomBumps:
 # The operator
 # ------------
 # Every node of the mesh is a neighbour of every point where ``u`` is computed. The kernel depends on the two positions,
-# their distance, and their distances from the boundary. ``f`` enters as its integral around each node. None of this
-# depends on the mesh.
+# their distance, and their distances from the boundary. ``f`` enters as its integral around each node. None of these
+# quantities depends on the mesh.
 
 
 class KernelSolver(torch.nn.Module):
-    """u = distance to the boundary times the integral of kernel and f."""
+    """A model that returns u as the distance to the boundary times the integral of the kernel times f."""
 
     def __init__(self, scale):
         super().__init__()
@@ -128,7 +128,7 @@ class KernelSolver(torch.nn.Module):
         graph, coords = self.connect_points(at, mesh.points)
         circle, profile = self.distances_to_boundary(at)
         factor = torch.tensor(circle * profile / (circle + profile + 1e-9), dtype=torch.float32)
-        integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # of f around each node
+        integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # integrals of f around each node
         terms = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
         return self.scale * factor * torch.stack(terms)
 
@@ -157,7 +157,7 @@ for _ in range(STEPS):
 # %%
 # Other functions, and a finer mesh
 # ---------------------------------
-# The same layer now solves for functions that it has not seen, on the coarse mesh and on the finer one.
+# The trained layer is tested on functions that it has not seen, on the coarse mesh and on the finer one.
 
 test_bumps, errors = RandomBumps(TESTS), []
 for where in (mesh, fine):
@@ -167,10 +167,10 @@ for where in (mesh, fine):
         got = torch.cat([solver(where, test_bumps.evaluate_at(where.points), piece) for piece in pieces], dim=1).numpy()
     errors.append(np.sqrt(((got - expected) ** 2 @ where.area).sum() / (expected**2 @ where.area).sum()))
     print(f"{len(where.points)} nodes: relative error {errors[-1]:.3f}")
-assert max(errors) < 0.5  # u = 0 has the error 1
+assert max(errors) < 0.5  # the solution u = 0 would have an error of 1
 
 # %%
-# The lines over the colours are contours of the solution: solid above zero, dashed below.
+# Contour lines are solid at positive values and dashed at negative values.
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
 top = np.abs(expected[0]).max()

@@ -2,9 +2,9 @@
 Convert your PyTorch Geometric model
 ====================================
 
-:func:`trigraph.torch.convert` makes the layers of an existing model use these operators. Weights, hooks and optimizers
-stay as they are. This tutorial converts a graph attention network of PyTorch Geometric, and compares its results and
-gradients before and after. :doc:`/clients` lists the other libraries.
+:func:`trigraph.torch.convert` makes the layers of an existing model use trigraph's operators. Weights, hooks and
+optimizers stay as they are. This tutorial converts a graph attention network of PyTorch Geometric, and compares its
+results and gradients before and after. :doc:`/clients` lists the other libraries.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ torch.manual_seed(0)
 # %%
 # A model and its results
 # -----------------------
-# Two layers of attention with four heads, on a random graph of 500 nodes.
+# The model has two attention layers with four heads. The graph is random and has 500 nodes.
 
 model = GAT(16, 32, num_layers=2, out_channels=8, heads=4)
 edge_index = erdos_renyi_graph(500, 0.02)
@@ -50,8 +50,8 @@ after = compute_two_gradients()
 # %%
 # Agreement
 # ---------
-# Both compute in float32, but add in a different order. The picture is a histogram of the differences of all elements,
-# in units of the machine epsilon times the largest element.
+# Both models compute in float32, but add terms in a different order. The picture is a histogram of the differences of
+# all elements, in units of the machine epsilon times the largest element.
 
 epsilon = torch.finfo(torch.float32).eps
 figure, ax = plt.subplots(figsize=(6.5, 3.4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Fit the forces of one slab, divided among MPI ranks, with DimeNet++.
+"""Train DimeNet++ on the forces of one slab whose atoms are divided among MPI ranks.
 
     mpiexec -n 2 python examples/divided_forces.py
 

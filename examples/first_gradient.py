@@ -45,9 +45,9 @@ print(f"energy {energy.item():.4f}, norm of the gradient {gradient.norm().item()
 # %%
 # In NumPy
 # --------
-# These are the same steps without autograd. The gradient of the energy in the output ``y`` is ``y`` itself, so ``y`` is
-# the cotangent for ``_bwd``. Every node is a source and a destination: ``x`` is passed twice, and its two gradients are
-# added.
+# These are the same steps without autograd. The gradient of the energy with respect to the output ``y`` is ``y``
+# itself, so ``y`` is the cotangent for ``_bwd``. Every node is a source and a destination: ``x`` is passed twice, and
+# its two gradients are added.
 
 
 def half_square(x):

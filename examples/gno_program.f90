@@ -17,7 +17,7 @@ program gno_program
     real(qp) :: exact(f_out, num_nodes), difference, error
     integer :: i, status
 
-    ! Edges come in any order. Edge arrays have the same order.
+    ! Edges may be in any order; all edge arrays use the same order.
     src = [(int(mod(5*i + 1, num_nodes), i32), i=1, num_edges)]
     dst = [(int(mod(7*i, num_nodes - 1), i32), i=1, num_edges)]
     call make_csc(graph, num_nodes, num_nodes, src, dst, status)
@@ -29,7 +29,7 @@ program gno_program
     call random_number(direction)
     params = params - 0.5_dp
 
-    ! Gradient of E = sum(message**2)/2 in the coordinates only: derivatives that are absent are not computed.
+    ! Compute the gradient of E = sum(message**2)/2 in the coordinates only: derivatives without an argument are skipped.
     call gno_message_fwd(graph, features, coords, params, f_in, f_out, message, status)
     if (status == 0) call gno_message_bwd(graph, message, features, coords, params, f_in, f_out, status, out_coords=grad_coords)
     if (status /= 0) error stop 'a shape is wrong, or memory was refused'

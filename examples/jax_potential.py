@@ -28,7 +28,7 @@ def draw_weights(key):
 
 
 def compute_energy(positions, params, graph):
-    """Return the sum over edges of a network of their embedding and of the sum over adjacent edges."""
+    """Return the energy: a network of each edge's embedding and its sum over adjacent edges, summed over all edges."""
     vec = positions[graph.src] - positions[graph.dst]
     basis = tj.radial_basis(jnp.sqrt((vec * vec).sum(1)) / CUTOFF, params["freq"], S)
     x = jnp.tanh(basis.rbf @ params["embed"])
@@ -37,7 +37,7 @@ def compute_energy(positions, params, graph):
 
 
 def apply_gno_layer(params, features, coords, graph, width):
-    """Return one layer of a graph neural operator: messages with a kernel of the edge, and a linear part."""
+    """Return the output of a layer of a graph neural operator: messages with a kernel, plus a linear term."""
     message = tj.gno_message(features, coords, params["kernel"], graph, features.shape[1], width)
     return jax.nn.gelu(message + features @ params["linear"])
 

@@ -46,7 +46,7 @@ class AttentionModel(torch.nn.Module):
 
     def __init__(self, num_members, width=8, heads=4):
         super().__init__()
-        options = {"edge_dim": 1, "add_self_loops": False, "dropout": 0.3}  # the graph above has the self loops
+        options = {"edge_dim": 1, "add_self_loops": False, "dropout": 0.3}  # the graph already has self loops
         self.first = GATConv(num_members, width, heads, **options)
         self.second = GATConv(width * heads, width, heads, **options)
         self.third = GATConv(width * heads, 2, **options)
@@ -69,14 +69,14 @@ for _ in range(STEPS):
 # Who attends to whom
 # -------------------
 # The width of a line is the attention between its two members in the first layer, averaged over the heads. Circles and
-# squares are the predicted sides. A wrong prediction has a thick border.
+# squares show the predicted sides. A wrong prediction has a thick border.
 
 with torch.no_grad():
     scores = model.eval()(x)
     _, (ends, attention) = model.first(x, graph, edge_attr, return_attention_weights=True)
 right = scores.argmax(1) == side
 print(f"{int(right.sum()) - len(KNOWN)} of {len(club) - len(KNOWN)} members predicted right; loss {loss.item():.3f}")
-assert right.sum() >= 26  # chance predicts half
+assert right.sum() >= 26  # random predictions would be right for half of the members
 
 paid = {(int(a), int(b)): float(w) for (a, b), w in zip(ends.T, attention.mean(1), strict=True)}
 place = networkx.spring_layout(club, seed=3)

@@ -3,7 +3,7 @@ Molecular dynamics of copper in LAMMPS
 ======================================
 
 This program runs dynamics at constant energy and draws the energies in `lammps.png`. The potential is Morse's for
-copper (Girifalco and Weizer, 1959) with a smooth end, written as a `trigraph.torch.nn.Potential`. Any other model is
+copper (Girifalco and Weizer, 1959) with a smooth cutoff, written as a `trigraph.torch.nn.Potential`. Any other model is
 used in the same way.
 """
 
@@ -45,7 +45,7 @@ class Morse(Potential):
         self.depth = torch.nn.Parameter(torch.tensor(0.3429, dtype=torch.float64))
 
     def atoms_of_vectors(self, z, vec, neighbors):
-        """Return half of each pair's energy at both atoms. The last factor makes the end smooth."""
+        """Return the energy of each atom, half of the energy of its pairs. The last factor is smooth at the cutoff."""
         square = vec.square().sum(dim=1, keepdim=True)
         well = (1 - torch.exp(-1.3588 * (square.sqrt() - 2.866))).square() - 1
         return neighbors.into_atoms(0.5 * self.depth * well * (1 - (square / self.cutoff**2).clamp(max=1) ** 4) ** 3)

@@ -8,14 +8,14 @@ and, to see the report of a mistake,
 
     trigraph verify --implementation my_gno:forgets_the_mask --operator gno_kernel_bwd
 
-A function gets the operator's arguments by keyword, as NumPy arrays, and returns its fields as a tuple or a mapping.
+A function takes the operator's arguments by keyword, as NumPy arrays, and returns the fields as a tuple or a mapping.
 """
 
 import numpy as np
 
 
 def unpack_network(params, d, f_in, f_out):
-    """Unpack U | b_u | V | b_v, each column-major."""
+    """Return U, b_u and V from params = U | b_u | V | b_v, each column-major."""
     f = f_in * f_out
     hidden = (params.size - f) // (d + 1 + f)
     U, b_u, V, _ = np.split(params, np.cumsum([hidden * d, hidden, f * hidden]))
@@ -40,7 +40,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
 
 
 def forgets_the_mask(grad_kernel, coords, params, f_in, f_out):
-    """Return the same with s = V^T g everywhere, which is right only if all hidden units are active."""
+    """Return `gno_kernel_bwd` with s = V^T g everywhere, which is correct only if all hidden units are active."""
     fields = gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     U, _, V = unpack_network(params, coords.shape[1], f_in, f_out)
     return fields | {"coords": grad_kernel @ V @ U}

@@ -62,7 +62,7 @@ class SchNet(Potential):
 # %%
 # Training on forces
 # ------------------
-# A call of `ForceField` returns energies, forces and stresses. Wrappers such as DistributedDataParallel need this form.
+# A call of `ForceField` returns energies, forces and stresses. DistributedDataParallel and the like wrap only calls.
 
 
 def draw_labelled_crystal():
@@ -75,7 +75,7 @@ def draw_labelled_crystal():
 
 
 def make_batch(crystals):
-    """Return the tensors of some crystals in one batch."""
+    """Return the tensors of one batch of crystals."""
     z = torch.tensor(np.concatenate([a.numbers for a in crystals]))
     pos, forces = (
         torch.tensor(np.concatenate(arrays), dtype=torch.float32)

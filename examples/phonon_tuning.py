@@ -24,7 +24,7 @@ from trigraph.torch.nn import DimeNetPlusPlus
 
 plt.style.use("tableau-colorblind10")
 BATCHES, EPOCHS, STEPS, FACTOR = 4, 80, 400, 3
-COPPER, ALLOY = 5, 3  # how often the primitive cell is repeated for phonons
+COPPER, ALLOY = 5, 3  # repetitions of the primitive cell along each axis
 rng = np.random.default_rng(0)
 torch.manual_seed(0)
 
@@ -58,7 +58,7 @@ def make_batch(kind):
 
 
 def make_batch_tensor(arrays):
-    """Return arrays of structures as one tensor of their batch."""
+    """Concatenate the arrays of several structures into one float32 tensor."""
     return torch.tensor(np.concatenate(arrays), dtype=torch.float32)
 
 
@@ -108,7 +108,7 @@ def compute_column_loss(batch):
 
 
 def train_model(steps, rate, weight):
-    """Take steps on forces of clusters and, if `weight` is not zero, on columns of crystals."""
+    """Train on forces of clusters and, if `weight` is not zero, on columns of Hessians of crystals."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
@@ -156,7 +156,7 @@ def phonon_frequencies(rows_of, primitive, repeats, path):
     shifts = (np.array(list(np.ndindex(3, 3, 3))) - 1) @ supercell.cell.array
     images = (supercell.positions - primitive.positions[:, None])[:, :, None] + shifts
     lengths = np.linalg.norm(images, axis=-1)
-    share = lengths < lengths.min(axis=-1, keepdims=True) + 1e-6  # a pair of atoms counts by its nearest images
+    share = lengths < lengths.min(axis=-1, keepdims=True) + 1e-6  # only the nearest images of a pair of atoms count
     share = share / share.sum(axis=-1, keepdims=True)
     masses = np.repeat(primitive.get_masses(), 3)
     result = []
@@ -170,7 +170,7 @@ def phonon_frequencies(rows_of, primitive, repeats, path):
 
 
 expected = {name: phonon_frequencies(emt_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
-assert min(each.min() for each in expected.values()) > -0.05  # both crystals are stable by EMT
+assert min(each.min() for each in expected.values()) > -0.05  # EMT finds both crystals stable
 
 
 def report_errors(title):

@@ -3,8 +3,8 @@ One graph on several ranks
 ==========================
 
 A graph that is too large for one process can be divided among MPI ranks. Each rank owns some nodes, and receives the
-rows of neighbours that other ranks own. The results have the same bits for any number of ranks. This tutorial divides a
-slab of atoms, draws the parts, and trains DimeNet++ on one rank and on two.
+rows of neighbours that other ranks own. The results are bitwise identical for any number of ranks. This tutorial
+divides a slab of atoms, plots the atoms of each rank, and trains DimeNet++ on one rank and on two.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Forwards of operators in PyTorch, which trigraph verifies together with their derivatives by autograd.
+"""Forward functions of operators in PyTorch, which trigraph verifies together with their derivatives by autograd.
 
-Verify one: ``trigraph verify --implementation torch_forwards:gatconv --operator mha_gat_n2n --framework torch``.
+For example, run ``trigraph verify --implementation torch_forwards:gatconv --operator mha_gat_n2n --framework torch``.
 """
 
 import torch
@@ -10,7 +10,7 @@ from trigraph.benchmarks.gemnet import load_mattergen_layers
 
 
 def ends(graph):
-    """Return sources, destinations and rows of the edge arrays of each position of a graph, as tensors."""
+    """Return the source, destination and edge row of each position of a graph, as tensors."""
     offsets, indices, edge_ids = (torch.tensor(a).long() for a in (graph.offsets, graph.indices, graph.edge_ids))
     return indices, torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff()), edge_ids
 
@@ -26,7 +26,7 @@ def gatconv(
     negative_slope,
     edge_embedding,
 ):
-    """Return the output of PyTorch Geometric's GATConv, after its linear layers."""
+    """Return the output of PyTorch Geometric's GATConv for inputs that its linear layers transformed."""
     if activation != "LeakyReLU":
         raise NotImplementedError(activation)
     width = src_embedding.shape[1]
@@ -53,7 +53,7 @@ def gatconv(
 
 
 def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
-    """Return the output of MatterGen's bilinear layer, which pads the triplets of each edge, after its basis layers."""
+    """Return the output of MatterGen's bilinear layer, which pads triplets, for given outputs of its basis layers."""
     if atoms is not None:
         raise NotImplementedError("sums over atoms")
     edge, width = torch.tensor(triplets.index).long(), rad_W1.shape[1]
@@ -69,7 +69,7 @@ def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
 
 
 def weighted_sum(embedding, edge_weight, graph, op, mean_by):
-    """Sum weighted rows over in-edges."""
+    """Return the weighted sum of source rows over the in-edges of each node."""
     if op != "sum":
         raise NotImplementedError(op)
     src, dst, rows = ends(graph)

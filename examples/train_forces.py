@@ -45,7 +45,7 @@ def draw_structure(cluster):
 
 
 structures = [draw_structure(i % 2 == 1) for i in range(STRUCTURES)]
-first = STRUCTURES - STRUCTURES // 5  # a fifth is held out
+first = STRUCTURES - STRUCTURES // 5  # the last fifth of the structures is held out
 
 # %%
 # Energies of free atoms do not affect forces. They are fitted to the training set and subtracted from all labels.
@@ -63,7 +63,7 @@ model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 5, 6, cutoff=5.0, num_output_layers
 
 
 def make_batch(atoms, energy):
-    """Return tensors: arguments of the model, numbers of atoms, energies per atom, and forces."""
+    """Return the model's arguments, the numbers of atoms, energies per atom, and forces, as tensors."""
     size = torch.tensor([len(a) for a in atoms])
     joined = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
     pos, forces = (torch.tensor(array, dtype=torch.float32) for array in joined)

@@ -36,7 +36,7 @@ mean = np.mean([atoms.get_potential_energy() for atoms in structures])
 
 
 def make_batch(chosen):
-    """Return arguments of the model, neighbours, energies and forces."""
+    """Return the model's arguments, energies and forces."""
     pos, forces = (
         np.concatenate([f(structures[i]) for i in chosen]) for f in (lambda a: a.positions, EMT().get_forces)
     )
@@ -64,7 +64,7 @@ if os.path.exists(path):
 
 for epoch in range(first, epochs):
     order = torch.randperm(len(structures), generator=torch.Generator().manual_seed(epoch)).tolist()
-    for start in range(rank, len(order), 4 * size):  # four structures to each process
+    for start in range(rank, len(order), 4 * size):  # four structures per process
         z, pos, neighbors, energy, forces = make_batch(order[start : start + 4 * size : size])
         mixed = torch.autocast(pos.device.type, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
         with mixed:

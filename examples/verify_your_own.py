@@ -17,7 +17,7 @@ import trigraph
 # A wrong operator
 # ----------------
 # The function takes tensors, and a graph whose edges are sorted by destination. It detaches the weights. The outputs
-# are still right, but autograd no longer sees the weights.
+# are still correct, but autograd no longer sees the weights.
 
 
 def weighted_sum(embedding, edge_weight, graph, op, mean_by):
@@ -42,12 +42,12 @@ assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= 
 
 # %%
 # The first message names the gradient in ``edge_weight``. The finite differences show the mistake as well. A weighted
-# sum is linear in its weights, so a central difference has only rounding errors if the gradient is right. Here the
+# sum is linear in its weights, so a central difference has only rounding errors if the gradient is correct. Here the
 # error is the same at every step.
 
 
 def curves(result):
-    """Return steps and errors of the differences of bwd in the weights, for the first case."""
+    """Return steps and errors of the finite differences of bwd with respect to the weights, for the first case."""
     checks = [c for c in result.checks if c.operator.endswith("_bwd") and c.field == "edge_weight" and c.curve]
     return zip(*checks[0].curve, strict=True)
 

@@ -1,4 +1,4 @@
-"""Check an energy whose forces lack a part, and the repaired energy, with `check_derivatives`."""
+"""Check an energy whose forces lack a term, and the repaired energy, with `check_derivatives`."""
 
 import torch
 
@@ -6,7 +6,7 @@ from slopecheck import DerivativeError, check_derivatives
 
 
 def energy(positions, detach=True):
-    """Return the energy of a chain of atoms. The angles use detached vectors."""
+    """Return the energy of a chain of atoms, whose angles use detached vectors by default."""
     vectors = positions[1:] - positions[:-1]
     straight = vectors.detach() if detach else vectors
     cosines = torch.nn.functional.cosine_similarity(straight[1:], straight[:-1])

@@ -1,11 +1,11 @@
-// potential potential.pt2 structure.xyz ...: print energy, forces and stress of each file (extended XYZ as written by
-// ASE), and the time of a call, the fastest of 200.
+// potential potential.pt2 structure.xyz ...: print the energy, forces and stress of each structure (an extended XYZ file
+// as written by ASE), and the fastest time of 200 calls.
 #include <chrono>
 #include <cstdio>
 #include <regex>
 #include <trigraph_potential.hpp>
 
-// Read one structure: the number of atoms, a line with Lattice="..." and pbc="T T F" if it is periodic, then symbol and position.
+// Read an extended XYZ file: the number of atoms, a line with Lattice="..." and pbc="T T F" if periodic, then atoms.
 trigraph::Atoms read(const std::string &path, const trigraph::Potential &potential)
 {
     std::ifstream file(path);

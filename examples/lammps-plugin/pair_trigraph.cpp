@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// pair_style trigraph potential.pt2 Cu Au: a LAMMPS plugin, under LAMMPS's licence, for a package of trigraph.torch.export_potential.
-//
-// An atom appears once in the graph, however many copies of it LAMMPS makes: edges to its periodic copies cross cells.
-// A rank computes the energies of its own atoms. These energies depend on atoms over `reach` edges, so the rank's graph
-// has those atoms, too. Forces on them are sent to the ranks that own them. A single rank needs no other atoms.
+// A LAMMPS plugin, under LAMMPS's licence: pair_style trigraph potential.pt2 Cu Au computes with a package that
+// trigraph.torch.export_potential wrote.
+// The graph has one node per atom, however many periodic copies LAMMPS makes: edges to copies have cell shifts.
+// A rank computes the energies of its own atoms. These energies depend on atoms up to `reach` edges away, so the rank's
+// graph includes those atoms. Forces on atoms of other ranks are sent to their owners. A single rank has all atoms.
 #include "atom.h"
 #include "comm.h"
 #include "domain.h"
@@ -26,7 +26,7 @@ struct sigaction before;  // the action of SIGINT before a run
 void interrupt(int number)
 {
     interrupts = interrupts + 1;
-    if (interrupts > 1) {  // not in a run, or in one that computes for long
+    if (interrupts > 1) {  // a second Ctrl-C ends the process at once
         std::signal(number, SIG_DFL);
         std::raise(number);
     }
@@ -44,7 +44,7 @@ public:
     {
         single_enable = restartinfo = 0;
         one_coeff = manybody_flag = no_virial_fdotr_compute = 1;
-        centroidstressflag = CENTROID_NOTAVAIL;  // else LAMMPS takes the virials of atoms for centroid ones
+        centroidstressflag = CENTROID_NOTAVAIL;  // otherwise LAMMPS treats the virials of atoms as centroid virials
     }
 
     ~PairTrigraph() override
@@ -112,7 +112,7 @@ public:
         if (comm->nprocs > 1) {
             if (potential->reach + 1 >= chain)
                 error->all(FLERR, "pair_style trigraph: the energy of an atom depends on all others; expected one rank");
-            // Skins: atoms and copies may have moved since the neighbours were searched for.
+            // The skins allow for motion of atoms and copies since the last neighbour search.
             const double depth = potential->reach * potential->cutoff + 2 * neighbor->skin;
             const double box[] = {domain->xprd, domain->yprd, domain->zprd};
             for (int k = 0; k < 3; k++)
@@ -167,7 +167,7 @@ public:
         for (int k = 0; k < 6; k++) {
             if (vflag_global)
                 virial[k] -= electronvolt * volume * results.stress[places[k]];
-            if (vflag_atom)  // also for other ranks' atoms, to which compute stress/atom sends them
+            if (vflag_atom)  // also for atoms of other ranks: compute stress/atom sends their virials to the owners
                 for (size_t node = 0; node < node_atoms.size(); node++)
                     vatom[node_atoms[node]][k] += electronvolt * results.virials[9 * node + places[k]];
         }
@@ -179,16 +179,16 @@ public:
     }
 
 private:
-    static constexpr int chain = 24;  // atoms of the chain with which export_potential measures the reach
+    static constexpr int chain = 24;  // number of atoms in the chain with which export_potential measures the reach
     std::unique_ptr<trigraph::Potential> potential;
     std::vector<std::string> symbols;
     std::vector<int64_t> numbers;  // atomic number of each type
     double electronvolt = 1.0;     // in LAMMPS's unit of energy
     trigraph::Atoms graph;
-    std::vector<int> node_atoms;  // for each atom of the graph, the copy that has its position and gets its force
+    std::vector<int> node_atoms;  // for each node, the LAMMPS index of the copy whose position and force belong to the node
     bool heeds = false;
 
-    // Let Ctrl-C stop a run, or restore its earlier action.
+    // Let Ctrl-C stop a run, or restore the earlier action of SIGINT.
     void heed(bool wanted)
     {
         if (wanted == heeds)
@@ -216,8 +216,8 @@ private:
         return at->second;
     }
 
-    // Make the graph of the rank's atoms, of the atoms on which their energies depend, and of the edges into all but
-    // the last of these.
+    // Build a graph of the rank's atoms and of the atoms on which their energies depend, with the edges into all atoms
+    // except the outermost.
     void build_graph()
     {
         const double *h = domain->h, cutsq = potential->cutoff * potential->cutoff;
@@ -257,7 +257,7 @@ private:
 
 }  // namespace LAMMPS_NS
 
-// Declared here as in LAMMPS's documentation, since installations lack lammpsplugin.h.
+// Copied from LAMMPS's documentation, because installations lack lammpsplugin.h.
 extern "C" {
 struct lammpsplugin_t {
     const char *version, *style, *name, *info, *author;
