@@ -1,9 +1,9 @@
-"""Tests on a CUDA device: the options that select them, their order, their deadline, and the record of a run.
+"""Configuration of the tests on a CUDA device: options, order, deadline, and the record of results.
 
 ``python -m pytest tests/device -m device -n 8 --maxschedchunk 1 --device-seconds 530 --record record.json``
 
 Each process of pytest-xdist has its own context on the device. If a kernel breaks the context, the process ends, and
-the tests after it run in a new process.
+the remaining tests run in a new process.
 """
 
 import faulthandler
@@ -29,9 +29,9 @@ ORDER = (
     "checks",
     "potentials",
     "sanitizers",
-)  # by importance, since time may be short
-RESERVE = 5.0  # seconds that pytest needs to end
-NOTE = 3000  # characters
+)  # most important first, because time may run out
+RESERVE = 5.0  # seconds reserved for the end of pytest
+NOTE = 3000  # maximum number of characters
 
 
 def pytest_addoption(parser):
@@ -79,13 +79,13 @@ def pytest_handlecrashitem():
 
 @pytest.fixture(scope="session")
 def place(request):
-    """Return the device, or the CPU in its place."""
+    """Return the CUDA device, or the CPU in a rehearsal."""
     return Rehearsal() if request.config.getoption("rehearse") else Device()
 
 
 @pytest.fixture(scope="session")
 def torch(place):
-    """Return torch with a device."""
+    """Return torch, or skip the test if torch finds no device."""
     module = pytest.importorskip("torch")
     if not (place.rehearsal or module.cuda.is_available()):
         pytest.skip(f"torch {module.__version__} finds no device")
@@ -105,7 +105,7 @@ def _enforce_deadline(place):
 
 
 class DeviceTestRecord:
-    """Record all results so far, at each report: a run that is cut off loses nothing."""
+    """Writes all results so far at each report, so that an interrupted run loses nothing."""
 
     def __init__(self, config):
         self.path, self.begun = Path(config.getoption("record")).resolve(), time.time()
@@ -115,12 +115,12 @@ class DeviceTestRecord:
             "format": 2,
             "rehearsal": config.getoption("rehearse"),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # the commit of a wheel that was copied here
+            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # commit of the wheel under test, if it was copied here
             "environment": collect_environment(),
         }
 
     def verdict(self):
-        """Return the verdict of the run on the device; it needs `trigraph verify` of every family to say much."""
+        """Return the verdict of the run; "passed" requires that `trigraph verify` of every family passed."""
         outcomes = {test["outcome"] for test in self.tests.values()}
         passed = "".join(name for name, test in self.tests.items() if test["outcome"] == "passed")
         if "failed" in outcomes:
@@ -131,7 +131,7 @@ class DeviceTestRecord:
 
     def write(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
-        whole = self.path.with_suffix(".part")  # a reader finds either the old record or the new one
+        whole = self.path.with_suffix(".part")  # a reader finds the old record or the new one, both complete
         text = json.dumps({**summary, **self.kept, "tests": self.tests}, indent=1, default=repr)
         whole.write_text(text + "\n", encoding="utf-8")
         whole.replace(self.path)

@@ -18,7 +18,7 @@ from trigraph.torch.potentials.training_step import PaddedStructures
 
 WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}
 SMALLER = {"hidden_channels": 32, "num_blocks": 1, "out_emb_channels": 48}
-CLOSE = {"float32": 1e-4, "float64": 1e-11}  # relative to the largest value
+CLOSE = {"float32": 1e-4, "float64": 1e-11}  # tolerances, relative to the largest value
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def model(request, place, device, torch):
 
 
 def yield_batches(torch, model):
-    """Yield arguments of calls: slabs of two sizes, the first displaced twice, then batches of molecules."""
+    """Yield arguments of calls: a large slab three times, a small slab twice, then batches of molecules."""
     like = next(model.parameters())
     large, small = (build_atoms("slab", SLAB | {"nx": n, "ny": n, "layers": 3})[0] for n in (3, 2))
     molecules = build_atoms("molecules", {"molecules": 12})
@@ -61,7 +61,7 @@ def assert_tensors_close(torch, got, expected):
 
 
 def test_forces(torch, model):
-    """Results agree after weights changed in place, and after parameters were replaced; earlier results are kept."""
+    """Results agree after weights change in place and after parameters are replaced; earlier results are kept."""
     captured, pairs = compile_potential(model, capture=True), []
     for seed, arguments in enumerate(yield_batches(torch, model)):
         repeated = [(one.energy_forces_stress(*arguments) for one in (captured, model)) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_forces(torch, model):
 
 
 def test_neighbors(place, torch, device):
-    """Edges found in a CUDA graph have the bits of those that the CPU finds, in memory of either type of index."""
+    """Edges found in a CUDA graph are bitwise identical with edges found on the CPU, for both index dtypes."""
     for seed in range(20 if place.rehearsal else 60):
         drawn = draw_batch(seed, (np.float32, np.float64)[seed % 2])
         on_host = [torch.from_numpy(array) for array in drawn]
@@ -108,7 +108,7 @@ def test_neighbors(place, torch, device):
 
 
 def test_calculators(torch, model):
-    """Captured potentials serve ASE's dynamics with a skin, and torch-sim's models."""
+    """Captured potentials work in ASE's dynamics with a skin, and as torch-sim models."""
     from ase import units
     from ase.md.verlet import VelocityVerlet
 
@@ -132,7 +132,7 @@ def test_calculators(torch, model):
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
 def test_training(place, torch, device, model, form):
-    """Losses and gradients equal those of eager steps, with Adam inside the graph, and with clipped gradients."""
+    """Losses and gradients equal those of eager steps, with Adam inside the graph and clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
     curved = form == "curvature"
@@ -151,7 +151,7 @@ def test_training(place, torch, device, model, form):
     for arguments in yield_batches(torch, model):
         z, pos, batch, cell, pbc = arguments
         labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
-        own = copy.deepcopy(model)  # before the step
+        own = copy.deepcopy(model)  # weights before the step
         given = Given(z, pos, cell, own.neighbors(pos, batch, cell, pbc))
         structures = PaddedStructures(own, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"]))
         with torch.autocast(device, torch.bfloat16, enabled=form == "bfloat16"):

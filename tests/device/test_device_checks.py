@@ -1,6 +1,6 @@
 """Checks that need a device: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
 
-`trigraph verify` checks half precision, NaN and arrays of the caller.
+`trigraph verify` checks half precision, NaN and output arrays of the caller.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -26,14 +26,14 @@ SOME = (
     "gno_message_fwd",
 )
 ROUNDS = 20  # number of rounds for streams and threads
-LARGE = 2**31  # products of sizes exceed this
+LARGE = 2**31  # chosen sizes have products above this
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 
 
 @every_operator
 def test_unwritten_memory(place, op):
-    """Bits do not depend on the earlier contents of workspace, results and `out`, which are NaN."""
+    """Results do not depend, in any bit, on the earlier contents (NaN) of workspace, results and `out`."""
     values = place.moved(draw_operator_arguments(op))
     right = compute_fields(op, values, place.backend)
     out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
@@ -48,7 +48,7 @@ def test_unwritten_memory(place, op):
 @every_operator
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_odd_offsets(place, op, dtype):
-    """Arrays may begin one element after a line of memory, where vector loads are not allowed."""
+    """Arrays may begin one element after an aligned address, where vector loads are not allowed."""
     arguments = draw_operator_arguments(op, dtype)
     values = place.moved(arguments)
     right = compute_fields(op, values, place.backend)
@@ -62,7 +62,7 @@ def test_odd_offsets(place, op, dtype):
 
 @every_operator
 def test_capture(place, op):
-    """A captured call is replayed with other inputs, after other calls have used the memory pool."""
+    """A captured call can be replayed with other inputs, also after other calls have used the memory pool."""
     values = place.moved(draw_operator_arguments(op))
     results, replay = place.captured(partial(compute_fields, op, values, place.backend))
     for key, value in place.moved(draw_operator_arguments(op, seed=1)).items():
@@ -80,7 +80,7 @@ def test_capture(place, op):
 
 @pytest.fixture
 def calls_with_results(place):
-    """Return some calls, each with its results when made alone."""
+    """Return name, function and results of some calls, each computed alone."""
     several = []
     for op in map(OPERATORS.get, SOME):
         call = partial(compute_fields, op, place.moved(draw_operator_arguments(op, variant="skewed")), place.backend)
@@ -90,7 +90,7 @@ def calls_with_results(place):
 
 
 def find_unequal(place, calls, *streams):
-    """Make the calls on streams in turn; return the names of calls with other bits than alone."""
+    """Run the calls on alternating streams; return the names of calls whose results have changed."""
     results = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(calls):
@@ -105,7 +105,7 @@ def test_two_streams(place, calls_with_results):
 
 
 def test_two_threads(place, calls_with_results):
-    """Each thread has its own stream."""
+    """Concurrent calls in two threads, each with its own stream, give the results of single calls."""
     with ThreadPoolExecutor(2) as pool:
         work = [pool.submit(find_unequal, place, calls_with_results, place.stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
@@ -113,14 +113,14 @@ def test_two_threads(place, calls_with_results):
 
 @every_operator
 def test_extremes(place, op):
-    """Numbers near the ends of the range agree with the judge, or as well as gpu-host if they are ill-conditioned."""
+    """Very small and large numbers give results within the tolerance or, if ill-conditioned, as good as gpu-host's."""
     if unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {unavailable('gpu-host')}")
     arguments, wrong = draw_operator_arguments(op), []
     fields = {f.name: f for f in op.fields}
     real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
     for first in real:
-        for power in (-140, 20):  # subnormal numbers are not zero
+        for power in (-140, 20):  # 2^-140 makes subnormal numbers, which must not become zero
             values = {**arguments, first: np.ldexp(arguments[first], power)}
             with np.errstate(all="ignore"):
                 right = compute_fields(op, values, "gpu-host")
@@ -134,7 +134,7 @@ def test_extremes(place, op):
 
 
 def is_accurate(field, got, right, exact, most):
-    """Return whether the same numbers are finite, and the error is within the tolerance or 8 times `right`'s error."""
+    """Return whether the same elements are finite, with an error of at most `most` or 8 times the error of `right`."""
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
     error, usual = (compute_field_error(a[kept], field, triple, "float32") for a in (got, right))
@@ -143,7 +143,7 @@ def is_accurate(field, got, right, exact, most):
 
 @pytest.fixture
 def need_free_memory(place):
-    """Return a function that skips the test unless this many bytes are free; then it frees them for other processes."""
+    """Return a function that skips the test unless so many bytes are free; then free memory for other processes."""
 
     def skip_unless_free(nbytes):
         if nbytes > (free := place.free_bytes()):

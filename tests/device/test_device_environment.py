@@ -1,4 +1,4 @@
-"""The device itself: all kernels compile for it, and only the listed ones use local memory."""
+"""All kernels compile for the device, and only the listed ones use local memory."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ def compile_kernel(arguments):
         return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
     import cupy
 
-    launcher.AHEAD = False  # other instances are compiled in their own turn
+    launcher.AHEAD = False  # this process compiles only the instance that it was given
     function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}
@@ -55,7 +55,7 @@ def test_kernels_compile(place, record_property):
 
 
 def test_products_are_in_float32(place, record_property):
-    """Neither CuPy nor CUDA is told to multiply with the 10 bits of TF32; the record has clocks and memory."""
+    """No setting of CuPy or CUDA rounds factors to TF32; clocks and free memory are recorded."""
     record_property("free bytes", place.free_bytes())
     if not place.rehearsal:
         record_property("NVRTC", place.xp.cuda.nvrtc.getVersion())

@@ -1,4 +1,4 @@
-"""compute-sanitizer reports nothing in small cases that reach every kernel; as a program: runs one family's cases."""
+"""compute-sanitizer reports no error in any kernel; as a program, this file runs the cases of one family."""
 
 import re
 import shutil
@@ -15,11 +15,11 @@ from trigraph.gpu.instances import INSTANCES
 
 NAME = "compute-sanitizer"
 TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
-LINE_NUMBERS = "-lineinfo"  # so that it can name the line
+LINE_NUMBERS = "-lineinfo"  # lets compute-sanitizer name the source line
 
 
 def count_tool_errors(printed):
-    """Return the findings of a tool, from its last line; None if it did not print such a line."""
+    """Return the first lines of a tool's report, [] if nothing was found, or None if there is no summary."""
     count = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", printed)
     lines = [line.strip("= ") for line in printed.splitlines() if line.startswith("=========")]
     return None if count is None else lines[: 20 * bool(int(count[1]))]
@@ -31,10 +31,10 @@ def test_sanitizer(place, tool, family):
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
         pytest.skip(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
-    # CuPy asks the driver for functions that it may lack.
+    # CuPy looks up functions that the driver may lack, which would be reported as API errors.
     options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
     status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
-    if "Device not supported" in printed:  # as under gVisor
+    if "Device not supported" in printed:  # for example under gVisor
         pytest.skip(f"{NAME}: Device not supported")
     assert (count_tool_errors(printed), status) == ([], 0), printed[-3000:]
     assert re.search(r"^[1-9]\d* arrays are right$", printed, re.MULTILINE)

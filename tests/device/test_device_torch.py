@@ -1,6 +1,6 @@
 """`trigraph.torch` on the device: three orders, half precision, models, streams, threads, captures, memory.
 
-A rehearsal uses CPU tensors, and leaves out streams, captures and several devices.
+A rehearsal uses CPU tensors, and skips streams, captures and multiple devices.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +16,8 @@ from trigraph.table import NAMED, OPERATORS
 from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
-STEPS = 1000  # memory must not grow after the first tenth of them
-# For models, and for third derivatives, on device and CPU: sums of some thousand terms in different orders.
+STEPS = 1000  # memory must not grow after the first tenth of the steps
+# Models and third derivatives sum some thousand terms in different orders on device and CPU.
 CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
 MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
@@ -25,7 +25,7 @@ MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curva
 
 @pytest.fixture
 def torch_cuda(place, torch):
-    """Return torch's functions for a device."""
+    """Return `torch.cuda`, or skip the test in a rehearsal."""
     if place.rehearsal:
         pytest.skip("needs a device")
     return torch.cuda
@@ -38,7 +38,7 @@ def list_torch_devices(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
 def test_derivatives(place, torch, op, dtype, record_property):
-    """On each device, autograd's first two orders have the backend's bits, and the third is close to pyref's."""
+    """On each device, two orders by autograd equal the backend's bitwise, and the third is close to pyref's."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if place.rehearsal else place.backend
     right = compute_fields(op, values if op.order == 3 else place.moved(values), backend)
@@ -55,7 +55,7 @@ def test_derivatives(place, torch, op, dtype, record_property):
 
 
 def to_torch(torch, value, device):
-    """Return tensors for arrays and graphs of arrays, and anything else unchanged."""
+    """Convert arrays, and graphs of arrays, to tensors; return any other value unchanged."""
     if isinstance(value, np.ndarray):
         return torch.tensor(value, device=device)
     if hasattr(value, "prepare"):
@@ -67,7 +67,7 @@ def to_torch(torch, value, device):
 
 
 def test_half_precision(place, torch):
-    """Embeddings in bfloat16 give the backend's bits; autocast computes in float32."""
+    """Embeddings in bfloat16 give bitwise the backend's results; autocast computes in float32."""
     device, backend, values = (
         list_torch_devices(place, torch)[0],
         place.backend if place.rehearsal else None,
@@ -88,7 +88,7 @@ def test_half_precision(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("name", MODELS)
 def test_models(place, torch, name, dtype, record_property):
-    """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU's."""
+    """Losses of attention layers, forces and curvature, and their gradients, agree with results on the CPU."""
     pytest.importorskip("ase")  # finds neighbours on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(place, torch)[0]):
@@ -116,7 +116,7 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
     """Memory of a result is not reused before another stream, registered with torch, has read it."""
     attend, x, _ = attention_on_device
     right, busy = attend(x), torch.randn(4096, 4096, device="cuda")
-    torch.full_like(right, torch.nan), right + 0  # loading a kernel waits for the device, so all are loaded here
+    torch.full_like(right, torch.nan), right + 0  # loads the kernels now, because loading waits for the device
     main, side = torch_cuda.current_stream(), torch_cuda.Stream()
     side.wait_stream(main)
     with torch_cuda.stream(side):
@@ -151,7 +151,7 @@ def test_two_threads(torch, torch_cuda, attention_on_device):
 
 @pytest.mark.parametrize("given", [False, True], ids=["", "out"])
 def test_capture(torch, torch_cuda, attention_on_device, given):
-    """A CUDA graph of torch is replayed with other inputs, with and without `out`."""
+    """A captured CUDA graph can be replayed with other inputs, with and without `out`."""
     attend, x, y = attention_on_device
     right, held = attend(y), x.clone()
     keywords = {"out": {"output_embedding": torch.empty_like(right)}} if given else {}
@@ -165,7 +165,7 @@ def test_capture(torch, torch_cuda, attention_on_device, given):
 
 
 def test_reduce_overhead(torch, torch_cuda, attention_on_device):
-    """A program that torch compiles to CUDA graphs has the same bits."""
+    """Compilation to CUDA graphs leaves results bitwise identical."""
     attend, x, _ = attention_on_device
     right = attend(x)
     try:

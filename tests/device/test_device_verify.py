@@ -11,11 +11,11 @@ from trigraph.table import THIRD
 
 SMALLEST = "basis_embedding_radial_fwd"
 JOBS = max(1, (os.cpu_count() or 1) // 4)  # other tests run at the same time
-PRINTED = 6000  # number of last characters kept of a run: the largest error of each operator, and failures
+PRINTED = 6000  # length of the recorded end of the output, which has the largest error of each operator, and failures
 
 
 def assert_run_passes(record_property, *options):
-    """Assert that a run has a result and no failures."""
+    """Assert that `trigraph verify` ran at least one check, and that none failed."""
     status, printed = run_python("-m", "trigraph", "verify", *options)
     record_property("printed", printed[-PRINTED:])
     assert re.search(r"^[1-9]\d* checks passed, 0 failed", printed, re.MULTILINE), printed[-PRINTED:]

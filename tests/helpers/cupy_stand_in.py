@@ -1,8 +1,8 @@
-"""A stand-in for CuPy without a device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
+"""A stand-in for CuPy that needs no device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
 
-These raise errors here, though CuPy may accept them: an operation on arrays of a device that is not the current one,
-reading an array on a stream while another stream still writes it, synchronising while a stream is captured, a matrix
-product by cuBLAS. It tests only the code around the kernels (devices, streams, copies, launches).
+Three uses that CuPy may accept raise errors: an operation on arrays of a device that is not current, a read on one
+stream while another stream still writes, and synchronisation while a stream is captured. The stand-in tests only the
+code around the kernels (devices, streams, copies, launches).
 """
 
 import ctypes
@@ -22,11 +22,11 @@ from trigraph.graphs import to_device as moved
 
 
 class DeviceMisuse(AssertionError):
-    """A use that would give wrong numbers, or an error, on a device."""
+    """Raised for a use that would give wrong numbers or an error on a device."""
 
 
 class DeviceContext:
-    """A device; ``with`` makes it the current one."""
+    """A CUDA device; a ``with`` statement makes it current."""
 
     compute_capability = "90"
     largest_grid = (2**31 - 1, 65535, 65535)
@@ -49,12 +49,12 @@ class DeviceContext:
 
 
 class Stream:
-    """A stream whose work counts as unfinished until something waits for it; ``with`` makes it the current one."""
+    """A stream whose work is unfinished until it is waited for; a ``with`` statement makes the stream current."""
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
-        self.waited = 0  # work put on the stream before this time is finished
-        self.seen = {}  # by stream: its work before this time is complete for this stream
+        self.waited = 0  # time before which all work of this stream has finished
+        self.seen = {}  # other stream -> time before which its work is known to have finished
         self.captured = False
 
     @classmethod
@@ -83,15 +83,15 @@ class Stream:
 
 
 class DeviceState:
-    """The current device and stream, and counts."""
+    """The current device and stream, and the number of launches."""
 
     def __init__(self):
         self.clock = itertools.count(1)
         self.device = 0
         self.allocator = None
         self.capturing = False
-        self.dry = False  # whether kernels are counted, but not run
-        self.launches = 0  # launches of our kernels and of CuPy's own
+        self.dry = False  # count kernels without running them
+        self.launches = 0  # number of launches of trigraph's and CuPy's kernels
 
 
 state = DeviceState()
@@ -101,7 +101,7 @@ state.stream = Stream(0)
 class TrackedMemory:
     """Memory of an array and its views: the device, and the time and stream of the last write."""
 
-    mem = types.SimpleNamespace(ptr=None)  # CuPy's object has this attribute
+    mem = types.SimpleNamespace(ptr=None)  # CuPy's memory objects have this attribute
 
     def __init__(self):
         self.device = state.device
@@ -119,7 +119,7 @@ class TrackedMemory:
 
 
 def _to_numpy(value):
-    """Return a value with NumPy arrays in place of the stand-in's."""
+    """Replace the stand-in's arrays in a value by NumPy arrays."""
     if isinstance(value, ndarray):
         value.memory.record_use()
         return value.array
@@ -129,7 +129,7 @@ def _to_numpy(value):
 
 
 def _to_device_array(value):
-    """Return a result as CuPy does: an array of rank 0 where NumPy returns a number."""
+    """Convert a NumPy result to device arrays; a number becomes an array of rank 0, as in CuPy."""
     if isinstance(value, (np.ndarray, np.generic)):
         return ndarray(*_copy_to_device(np.asarray(value)))
     return tuple(map(_to_device_array, value)) if isinstance(value, tuple) else value
@@ -145,13 +145,13 @@ class UnownedMemory:
 
 
 class MemoryPointer:
-    """A pointer into memory."""
+    """A pointer to an offset in a block of memory."""
 
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
 
     def array(self, shape, dtype, strides=None):
-        """Return the contents as a NumPy array, and the stand-in's memory."""
+        """Return a NumPy array that views the memory, and the `TrackedMemory` to which it belongs."""
         dtype = np.dtype(dtype)
         strides = strides or np.ndarray(shape, dtype, bytes(0) if 0 in shape else None).strides
         extent = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
@@ -164,7 +164,7 @@ def using_allocator(allocator):
 
 
 def _copy_to_device(array):
-    """Return a new array and its memory, from the current allocator."""
+    """Return a copy of an array in memory of the current allocator, and that memory."""
     if state.allocator is None or array.size == 0:
         return array, None
     place, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
@@ -177,7 +177,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array on a device."""
 
     def __init__(self, array, memory=None, memptr=None, strides=None):
-        if memptr is not None:  # CuPy's constructor: shape, dtype, memptr, strides
+        if memptr is not None:  # called as CuPy's ndarray(shape, dtype, memptr, strides)
             array, memory = memptr.array(array, memory, strides)
         self.array = array
         self.memory = memory or TrackedMemory()
@@ -291,7 +291,7 @@ class CompiledKernel:
 
 
 class RawModule:
-    """A compiled file; here it contains only the family and the instance's name."""
+    """A module loaded from a compiled file, which contains only the names of the family and the instance."""
 
     def __init__(self, *, path):
         self._family, self._name = Path(path).read_text().split("\n")
@@ -308,19 +308,19 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
 
 
 def capture_stream():
-    """Capture a stream; any synchronisation raises an error meanwhile."""
+    """Return a context in which streams are captured, so that any synchronisation raises an error."""
     return mock.patch.object(state, "capturing", True)
 
 
 def asarray(value):
-    """Return a device array with the numbers of a NumPy array; the copy is finished on return."""
+    """Copy a NumPy array to the device; the copy has finished on return."""
     array = ndarray(np.array(value))
     array.memory.time = 0
     return array
 
 
 def asnumpy(value):
-    """Return a NumPy array, unchanged if it is one already."""
+    """Return a NumPy array; a NumPy argument is returned unchanged."""
     return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
 
@@ -355,7 +355,7 @@ def install_cupy(monkeypatch, cache):
     def make_array_function(name):
         def call_numpy(*args, **kwargs):
             state.launches += not name.startswith("empty")
-            numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised numbers would warn
+            numpy_name = "zeros" if name == "empty" and state.dry else name  # empty would cause warnings
             return _to_device_array(
                 getattr(np, numpy_name)(*_to_numpy(args), **{n: _to_numpy(v) for n, v in kwargs.items()})
             )
@@ -373,7 +373,7 @@ def install_cupy(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
-    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))  # instead of the address
+    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))  # not packed
     monkeypatch.setattr(launcher, "AHEAD", False)
     for module in (base, csc):  # torch, if imported, cannot view these arrays
         monkeypatch.setattr(module, "VIEWS", [])

@@ -1,4 +1,4 @@
-"""Expected errors written as one text: type and message."""
+"""Expected errors, each written as one string of type and message."""
 
 import builtins
 import re

@@ -15,7 +15,7 @@ import torch
 
 from trigraph.benchmarks.gemnet import load_fairchem_layers, load_mattergen_layers, number_members
 
-# All sizes differ, so that exchanged axes are noticed.
+# Most sizes differ, so that swapped axes raise an error.
 WIDTHS = {
     "num_radial": 6,
     "num_spherical": 3,
@@ -43,19 +43,19 @@ RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
 
 
 def read_widths(block):
-    """Return the widths that the constructor of a block requires."""
+    """Return the widths that the constructor of a block requires, by name."""
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
 
 def _list_triplets(inputs, outputs, at):
-    """Return pairs of an input edge and an output edge that ends (at=1) or begins (at=0) at its end; atoms differ."""
+    """Return pairs of an input edge and an output edge that ends (at=1) or begins (at=0) where the input edge ends."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
     return {"in": into, "out": out, "out_agg": number_members(out)}
 
 
 def _list_quadruplets(main, qint):
-    """Return quadruplets d -> b -> a <- c: edges d -> b and c -> a of the main graph, b -> a of the other."""
+    """Return quadruplets d -> b -> a <- c, with d -> b and c -> a in the main graph and b -> a in the graph `qint`."""
     before, after = _list_triplets(main, qint, at=0), _list_triplets(qint, main, at=1)
     lengths = np.bincount(before["out"], minlength=qint.shape[1])
     each = lengths[after["in"]]
@@ -69,26 +69,26 @@ def _list_quadruplets(main, qint):
 
 @dataclass(frozen=True)
 class NeighborStructure:
-    """A structure's pairs of neighbours, each once, for each graph of GemNet-OC; they yield all lists, as in the model.
+    """Pairs of neighbours for each graph of GemNet-OC; all index lists are derived from them, as in the model.
 
-    `pairs` are int64 arrays of shape (2, num_pairs), for ``main``, ``qint``, ``aeaint`` and ``aint``.
+    `pairs` are int64 arrays of shape (2, num_pairs), each pair once, for ``main``, ``qint``, ``aeaint`` and ``aint``.
     """
 
     num_atoms: int
     pairs: Mapping[str, np.ndarray]
 
     def __add__(self, other):
-        """Return two structures side by side; the second one's atoms come last."""
+        """Return one structure with the atoms of both; the second structure's atoms come last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
         return NeighborStructure(self.num_atoms + other.num_atoms, pairs)
 
     def directed_edges(self, name):
-        """Return edges in both directions: one direction first for the main graph, sorted by target for the others."""
+        """Return edges in both directions: one direction first in the main graph, sorted by target in the others."""
         edges = np.concatenate([self.pairs[name], self.pairs[name][::-1]], axis=1)
         return edges if name == "main" else edges[:, np.lexsort(edges)]
 
     def index_lists(self):
-        """Return the index arrays that blocks take."""
+        """Return the index arrays that interaction blocks take as arguments."""
         main, qint, aeaint, aint = (self.directed_edges(name) for name in ("main", "qint", "aeaint", "aint"))
         half = self.pairs["main"].shape[1]
         return {
@@ -105,7 +105,7 @@ class NeighborStructure:
 
 
 def draw_molecule(num_atoms, neighbors):
-    """Return random atoms; each graph joins the nearest pairs, with `neighbors` for each atom on average."""
+    """Return random atoms; each graph joins the nearest pairs, `neighbors[graph]` per atom on average."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
     every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
     nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
@@ -113,7 +113,7 @@ def draw_molecule(num_atoms, neighbors):
 
 
 def convert_to_tensors(lists):
-    """Return int64 arrays as tensors, in dicts of any depth."""
+    """Convert int64 arrays to tensors, also in nested dicts."""
     return (
         {n: convert_to_tensors(v) for n, v in lists.items()}
         if isinstance(lists, dict)
@@ -130,7 +130,7 @@ def _set_scale_factors(model):
 
 
 def list_block_inputs(structure):
-    """Return, for each input of a block, its width and an atom to which each of its rows belongs."""
+    """Return, for each input of a block, the atom to which each row belongs, and the width."""
     lists = structure.index_lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
     aeaint, aint = lists["a2ee2a"]["edge_index"][1], lists["a2a"]["edge_index"][1]
@@ -169,7 +169,7 @@ class FairchemBlock(torch.nn.Module):
     rows = staticmethod(list_block_inputs)
 
     def forward(self, x, lists):
-        """Return the embeddings of atoms and edges after the block, as GemNetOC.forward calls it."""
+        """Return the embeddings of atoms and edges after the block, which is called as in GemNetOC.forward."""
         mlp = {name.removeprefix("mlp_"): layer for name, layer in self.named_children()}
         quad, num_atoms = lists["quad"], x["h"].shape[0]
         of_atoms = {
@@ -237,13 +237,13 @@ class MatterGenBlock(torch.nn.Module):
 
     @staticmethod
     def rows(structure):
-        """Return the inputs of the block from `list_block_inputs`."""
+        """Return the entries of `list_block_inputs` that this block takes."""
         return {
             n: row for n, row in list_block_inputs(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")
         }
 
     def forward(self, x, lists):
-        """Return the embeddings of atoms and edges after the block, as GemNetT.forward calls it."""
+        """Return the embeddings of atoms and edges after the block, which is called as in GemNetT.forward."""
         into, out, number = (lists["e2e"][name] for name in ("in", "out", "out_agg"))
         source, target = lists["main"]
         cbf3 = self.mlp_cbf3(x["rad_e2e"][None], x["cir_e2e"], out, number)

@@ -1,7 +1,7 @@
 """A stand-in for torch's CUDA graphs on the CPU: a replay repeats recorded operations on the same memory.
 
-A tensor that the captured function allocated outside its own memory is stale in the replay. Operations that make the
-host wait for a device, or whose result sizes depend on values, raise errors during a capture.
+As on a device, a replay reads the memory of the capture, even if an input has since moved to other memory. Operations
+that make the host wait for a device, or whose result sizes depend on values, raise errors during a capture.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "uni
 
 
 def waits_for_device(func, args):
-    """Return whether an operation waits for the device."""
+    """Return whether an operation would make the host wait for a device."""
     name = func._schema.name.partition("::")[2].split(".")[0]
     by_mask = name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
     repeats = name == "repeat_interleave" and len(args) == 1
@@ -74,14 +74,14 @@ def capture_graph(cuda_graph, pool=None):
         with OperationRecorder() as recorder:
             yield
         cuda_graph.calls = recorder.calls
-        for tensor, value in reversed(recorder.before):  # a capture computes nothing
+        for tensor, value in reversed(recorder.before):  # a capture does not execute operations
             tensor.detach().copy_(value)
     finally:
         state.capturing = False
 
 
 def install_cuda_graphs(monkeypatch):
-    """Let calls on CPU tensors be captured; return the list of graphs."""
+    """Replace torch's CUDA graphs by the stand-in, which captures CPU tensors; return the list of captured graphs."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
     named = {"CUDAGraph": CUDAGraph, "graph": capture_graph, "Stream": lambda: stream, "current_stream": lambda: stream}
     named |= {"stream": contextlib.nullcontext, "device": contextlib.nullcontext, "graph_pool_handle": lambda: (0, 1)}
@@ -91,7 +91,7 @@ def install_cuda_graphs(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     for module in (replay, captured, training_step):
         monkeypatch.setattr(module, "is_captured", lambda device: True)
-    # As on a device: the processor's own activation kernels are not torch operations.
+    # The CPU's own activation kernels are not torch operations, so they would not be recorded.
     monkeypatch.setattr(activations, "_is_plain", lambda *tensors: False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     state.graphs.clear()

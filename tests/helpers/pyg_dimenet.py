@@ -17,7 +17,7 @@ SIZES = {
     "output_initializer": "glorot_orthogonal",
 }
 
-# Rounding of PyG's closed forms of the basis, which cancel by a factor z^-l x^-l: 1e4 for the sizes of the tests.
+# PyG's closed forms of the basis lose a factor of z^-l x^-l to cancellation, 1e4 for the sizes of the tests.
 TOLERANCE = 2**-53 * 1e5
 
 
@@ -36,7 +36,7 @@ def list_triplets(edge_index, num_nodes):
 
 
 def patch_pyg_dimenet(monkeypatch, peer):
-    """Replace functions of PyG's module that a plain installation lacks, and its float32 zeros by float64."""
+    """Replace functions that a plain PyG lacks, and PyG's zeros of Bessel functions, by exact float64 versions."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
     monkeypatch.setattr(peer, "triplets", list_triplets)
     monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

@@ -1,4 +1,4 @@
-"""Restore signals to the state that a terminal leaves."""
+"""A fixture that handles signals as in a process that a terminal started."""
 
 import signal
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def unignored_signals():
-    """Handle signals that this process ignores, as under `nohup make test &`, and let its children handle them."""
+    """Restore the default handlers of ignored signals (as under `nohup make test &`), also for child processes."""
     defaults = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,

@@ -13,28 +13,28 @@ from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.judged import compute_with_judge
 
 OPS = tuple(OPERATORS.values())
-EVERY = tuple(NAMED.values())  # with bwd3
+EVERY = tuple(NAMED.values())  # including bwd3
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 CPU_BACKENDS = tuple(name for name, (_, kind) in BACKENDS.items() if kind == "numpy")
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}
 
 
-# By kind of graph: a function of sizes, index dtype and random generator that returns graph objects by argument name.
+# Graph name -> function of sizes, index dtype and random generator that returns graph objects by argument name.
 GRAPHS = {name: kind.draw_graphs for name, kind in graphs.GRAPHS.items()}
 
 
 def draw_operator_arguments(
     op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, data="any", **sizes
 ):
-    """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
+    """Return arguments of `op` by name, in signature order; `sizes` and `graph` replace the defaults.
 
     For an operator with several graph objects, `graph` is a mapping from name to object.
 
-    With the default seed edges are spread evenly over nodes; with others, most may belong to a few nodes.
+    With the default seed edges are spread evenly over nodes; with other seeds, most edges may belong to a few nodes.
 
     `data` selects the distribution of numbers, as in `trigraph.verification.cases.draw_operator_arguments`.
 
-    Optional arguments are present unless `setting` has None; results of fwd are passed to bwd.
+    Optional arguments are given unless `setting` maps them to None; results of fwd that bwd takes are computed.
     """
     rng, spec = np.random.default_rng(seed), op.definition
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in spec.symbols}
@@ -63,12 +63,12 @@ def map_fields(op, result):
 
 
 def compute_fields(op, values, **keywords):
-    """Call `op` through the front door; return a mapping from field to array."""
+    """Call the public function of `op`; return a mapping from field to array."""
     return map_fields(op, FUNCTIONS[op.name](**values, **keywords))
 
 
 def assert_accurate(op, values, got, chunked, expected=None):
-    """Assert the accuracy rule against the judge's triples (`expected`), for sums in chunks or direct sums."""
+    """Assert that errors against the judge (`expected`) are within the tolerance for chunked or direct sums."""
     sizes = bind_sizes(op, values)
     tolerance = tolerances.accuracy_tolerance(chunked, evaluate(op.definition.terms, sizes))
     expected = expected or compute_with_judge(op, values)

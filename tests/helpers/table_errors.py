@@ -1,4 +1,4 @@
-"""Helpers for tests of argument checks: one array argument of each kind from the table, and parts of error texts."""
+"""Helpers for tests of argument checks: one array argument of each kind from the table, and parts of error messages."""
 
 import re
 
@@ -12,11 +12,11 @@ from trigraph.table import SYMBOLS, names_in
 
 GIVEN = [
     (op, a) for op in EVERY for a in op.select_present(draw_operator_arguments(op))
-]  # without arguments that the drawn calls lack
+]  # only arguments that the drawn calls have
 
 
 def find_sizes(op, values):
-    """Return the size of every symbol in a good call, from axes that are one symbol, or solved for it."""
+    """Return the size of every symbol in a valid call, or its typical size if no argument gives it."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
     sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
@@ -38,7 +38,7 @@ def format_tuple(items):
 
 
 def describe_shape(array, sizes, free=()):
-    """Return the symbolic shape and its numbers as in error texts; symbols in `free` have no number."""
+    """Return the symbolic shape and its numbers, as in error messages; axes with symbols in `free` stay symbolic."""
     numbers = [
         d if names_in(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
     ]
@@ -46,7 +46,7 @@ def describe_shape(array, sizes, free=()):
 
 
 def describe_indivisible_axis(op, array, shape, axis, sizes):
-    """Return a pattern of the error text for an axis that no whole number of a symbol fits."""
+    """Return a pattern of the error message for an axis whose length no whole value of its symbol gives."""
     symbol = find_defined_symbol(op, array, axis)
     other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {format_tuple(array.dims)}"
@@ -67,13 +67,13 @@ def find_defined_symbol(op, array, axis):
     return None
 
 
-# Attributes of `Array` that argument checks read, and the others.
+# Attributes of `Array` that argument checks read, then attributes that they ignore.
 LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
 OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
 
 
 def describe_array_kind(op, array):
-    """Return the properties of an array argument that the checks distinguish; one kind takes one path."""
+    """Return the properties by which argument checks distinguish array arguments."""
     axes = set()
     for k, dim in enumerate(array.dims):
         symbol = find_defined_symbol(op, array, k)
@@ -87,7 +87,7 @@ def describe_array_kind(op, array):
 
 
 def pick_one_each(items, kind, name):
-    """Return the first item of each kind, as parameters of a test."""
+    """Return the first item of each kind as pytest parameters."""
     params = {}
     for item in items:
         params.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
@@ -122,12 +122,12 @@ SELECTIVE = pick_one_each([(op,) for op in EVERY if op.selective], lambda op: op
 
 
 def assert_refused(op, values, error, text, **keywords):
-    """Assert that a call raises exactly this text after the operator's name."""
+    """Assert that a call raises an error whose message is the operator's name and `text`."""
     assert_raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
 
 
 def empty_array(shape, order="C", offset=0, dtype="float64"):
-    """Return an uninitialised array in this order, `offset` bytes after an aligned address."""
+    """Return an uninitialised array that begins `offset` bytes after an aligned address."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + 16, np.uint8)
     start = -memory.ctypes.data % 8 + offset

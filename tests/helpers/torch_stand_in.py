@@ -1,6 +1,6 @@
 """A stand-in for torch on a CUDA device: CPU tensors that report a CUDA device.
 
-It records the streams passed to record_stream, by address, and the sizes of allocations.
+The stand-in records the streams passed to record_stream and the sizes of allocations.
 """
 
 import sys
@@ -18,13 +18,13 @@ DEVICE = torch.device("cuda", 0)
 
 
 class Stream(NamedTuple):
-    """A stream of torch, by its handle."""
+    """A CUDA stream of torch, identified by its handle."""
 
     cuda_stream: int = 0
 
 
 def _replace_device_by_cpu(function):
-    """Return a function of torch that treats the device as the CPU."""
+    """Wrap a function of torch so that it uses the CPU in place of the device."""
 
     def call_on_cpu(*args, **kwargs):
         args = ["cpu" if isinstance(a, (torch.device, str)) else a for a in args]
@@ -35,11 +35,11 @@ def _replace_device_by_cpu(function):
 
 
 def install_torch_and_cupy(monkeypatch, cache):
-    """Install both stand-ins; return CuPy's module, torch's current stream, and the records.
+    """Install both stand-ins; return the module cupy, and the state with torch's current stream and the records.
 
-    The records are the streams that were recorded, by address, and the sizes of each allocation.
+    `recorded` lists an address and a stream for each call of record_stream, `allocated` the size of each allocation.
     """
-    torch.compiler.reset()  # loads the compiler, which lists torch's functions as it finds them
+    torch.compiler.reset()  # loads torch's compiler, which lists functions of torch, before they are replaced
     cupy, state = (
         cupy_stand_in.install_cupy(monkeypatch, cache),
         SimpleNamespace(stream=Stream(), recorded=[], allocated=[]),
@@ -75,7 +75,7 @@ def install_torch_and_cupy(monkeypatch, cache):
 
 
 def convert_to_tensors(value):
-    """Return arguments with tensors in place of NumPy's arrays; graphs are built from tensors."""
+    """Convert NumPy arrays to tensors; graphs are rebuilt from tensors."""
     if isinstance(value, dict):
         return {name: convert_to_tensors(v) for name, v in value.items()}
     if isinstance(value, np.ndarray):

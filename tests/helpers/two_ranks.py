@@ -1,4 +1,4 @@
-"""A rank of two that share a batch, in a module that a new process imports quickly."""
+"""Training steps of two ranks that share a batch, in a module that new processes import quickly."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ def compute_gradients(field, structures):
 
 
 def save_gradients(_, rank, folder, field, structures):
-    """Save the gradients of a rank; the first argument is the process number from torch."""
+    """Save the gradients of a rank; the first argument is the process number that torch passes."""
     store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
     gradients = compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
@@ -34,7 +34,7 @@ def loss_of(structures, labels):
 
 
 def take_steps(model, batches, average):
-    """Take a step of SGD for each batch, whose gradients `average` has averaged; return the weights."""
+    """Take a step of SGD for each batch, with gradients averaged by `average`; return the weights."""
     from trigraph.torch import compile_potential
 
     step = compile_potential(model, capture=True).training_step(loss_of)

@@ -14,7 +14,7 @@ def thread_order(request):
 
 @pytest.fixture(scope="session", params=[(), pytest.param(("-DCUDA_HOST_UCONTEXT",), marks=pytest.mark.slow)])
 def faults_fast(request):
-    """The faults, with fibers by ucontext, which processors other than x86-64 and aarch64 use."""
+    """Return the kernels of faults.cu, also with fibers by ucontext, for processors other than x86-64 and aarch64."""
     return HostLibrary(build_test_library("faults", extra_flags=request.param))
 
 

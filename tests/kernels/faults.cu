@@ -1,4 +1,4 @@
-// Wrong kernels, each next to its correct version (chosen by the template argument), which checks must distinguish.
+// Faulty kernels and, if the template argument is true, their correct versions; checks must distinguish the two.
 
 template <bool right>
 __global__ void missing_barrier(float* y) {
@@ -12,7 +12,7 @@ __global__ void missing_barrier(float* y) {
     y[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
-// Order is transitive: 0-15 with 8-23 with 16-31. Lane 31 writes, lane 0 reads three steps later.
+// Barriers of lanes 16-31, 8-23 and 0-15 order the write of lane 31 before the read of lane 0.
 template <bool right>
 __global__ void chain_of_syncwarps(float* y) {
     __shared__ float cell;
@@ -53,7 +53,7 @@ __global__ void uninitialised(float* y) {
     y[threadIdx.x] = tile[threadIdx.x];
 }
 
-// Bytes of one word belong to different threads: no conflict.
+// Different threads may write different bytes of one word.
 template <bool right>
 __global__ void bytes_of_a_word(int* y) {
     extern __shared__ int words[];
@@ -75,7 +75,7 @@ __global__ void write_outside(float* y) {
     y[int(threadIdx.x) - (right ? 0 : 1)] = 1.0f;
 }
 
-// The caller passes the index, so that no compiler can see it.
+// The caller passes the index, so that the compiler cannot detect the access.
 template <bool right>
 __global__ void outside_shared(float* y, int beyond) {
     __shared__ float tile[64];
@@ -99,7 +99,7 @@ __global__ void outside_local(float* y, int last) {
     for (int i = 0; i < 8; i++) {
         local[i] = float(i);
     }
-    __syncthreads();  // the fiber's stack, after a switch
+    __syncthreads();  // after this switch of fibers, `local` is on the stack of a resumed fiber
     const float* row = local;
     y[threadIdx.x] = row[right ? last : last + 1];
 }
@@ -115,7 +115,7 @@ __global__ void null_pointer(const float* x, float* y) {
     y[threadIdx.x] = right && x == nullptr ? 0.0f : x[threadIdx.x];
 }
 
-// ---- found by every build: the schedule itself cannot continue ------------------------------------------------------
+// ---- faults that every build finds, because no thread can continue --------------------------------------------------
 
 template <bool right>
 __global__ void deadlock(float* y) {
@@ -152,7 +152,7 @@ __global__ void returned_lane(float* y) {
     y[threadIdx.x] = __shfl_sync(right ? 0x000fffffu : 0xffffffffu, float(threadIdx.x), 0);
 }
 
-// The lanes that wait arrive first; the lane for which they wait leaves.
+// The last lane returns while all other lanes wait for it.
 template <bool right>
 __global__ void leaving_lane(float* y) {
     if (!right && threadIdx.x == 31) {

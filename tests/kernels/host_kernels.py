@@ -1,4 +1,4 @@
-"""Builds of the test kernels: primitives, storage, and faults (a wrong kernel and its correct twin)."""
+"""Builds of the test kernels: primitives, storage, and faults (each faulty kernel with its correct version)."""
 
 import os
 import re
@@ -42,14 +42,14 @@ def require_compiler():
 def choose_rotating_subset():
     """Return a number by which `make test` selects a subset of the cases of `make test-all`.
 
-    It changes with the commit or, outside of a repository, with the day.
+    The number changes with the commit or, outside of a repository, with the day.
     """
     commit = environment._run_git(HERE, "rev-parse", "HEAD")
     return int(commit, 16) if commit else date.today().toordinal()
 
 
 def build_test_library(family, variant="fast", extra_flags=()):
-    """Return the path of a build of the test kernels."""
+    """Build a library of the test kernels; return its path."""
     require_compiler()
     return host_build(
         family, variant, source=HERE / f"{family}.cu", instances=INSTANCES[family], extra_flags=extra_flags

@@ -13,7 +13,7 @@ __global__ void dynamic_memory(T* out) {
 
 template <typename T>
 struct Given {
-    bool flag;  // of another size than the next member
+    bool flag;  // smaller than the next member, so that padding follows
     int i;
     long long wide;
     T* nothing;

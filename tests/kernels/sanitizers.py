@@ -1,4 +1,4 @@
-"""Runs of a family's kernels under sanitizers: instrumented builds, recorded launches, workspace filled with NaN."""
+"""Runs of a family's kernels with instrumented builds, recorded launches, and workspace filled with NaN."""
 
 import ctypes
 import importlib.util
@@ -19,8 +19,8 @@ from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
-# The package's own library must give the same bits in every order of threads. Sanitizers report accesses between
-# barriers, which do not depend on the order, so instrumented builds run in one order.
+# The installed library must give bitwise identical results in every order of threads. The reports of sanitizers do not
+# depend on the order, so instrumented builds run in one order.
 ORDERS = ("forward", "reverse", "random")
 
 
@@ -44,7 +44,7 @@ def run_family(family):
 
 
 def check_family(family, path, order):
-    """Assert that all cases run all kernels, with the same bits in each order; sanitizers raise errors themselves."""
+    """Assert that the cases launch all kernels, with bitwise identical results in each order of threads."""
     library = LaunchRecorder(path)
     with using_host_library(library, order, seed=5):
         fields = run_family(family)
@@ -59,7 +59,7 @@ _BITS = {}
 
 
 def installed_library(family):
-    """Return the path of the package's library."""
+    """Return the path of the installed library."""
     return importlib.util.find_spec(f"trigraph.gpu._host_{family}").origin
 
 
@@ -77,7 +77,7 @@ _SWITCH = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_lef
 
 
 def build_family_library(family, variant):
-    """Return the path of a library whose barriers can be left out; see `find_missing_barrier_error`."""
+    """Build a library whose barriers can be left out (see `find_missing_barrier_error`); return its path."""
     require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = Path(folder) / "kernels"

@@ -1,4 +1,4 @@
-// Computed numbers are rounded to the type in which arrays are stored.
+// Round computed numbers to the type in which arrays are stored.
 #include "../../gpu/kernels/gat_storage.cuh"
 
 template <class S> __global__ void storage_round(const Compute<S>* values, S* stored, int count) {

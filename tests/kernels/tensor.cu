@@ -1,8 +1,8 @@
-// One tile on tensor cores.
+// The product of two tiles on tensor cores.
 #include "../../gpu/kernels/tensor.cuh"
 
-// sums = left right for tiles of 16 x 16 by 16 x 8 numbers, `repeated` times; one warp. `parts` receives the parts of
-// left[0, 0], and `redo` whether any sum is not finite.
+// Add the product of a 16 x 16 and a 16 x 8 tile `repeated` times, by one warp. `parts` receives the bfloat16
+// parts of left[0, 0], and `redo` whether any sum is not finite.
 __global__ void tensor_product(const float* left, const float* right, int repeated, float* sums, float* parts,
                                int* redo) {
     const LeftParts l = split_left([&](int row, int x) { return left[row * tensor_depth + x]; });

@@ -1,4 +1,4 @@
-"""The launcher: argument checks, errors, threads, forks, and its calls of CuPy, for which there is a stand-in."""
+"""The launcher: argument checks, errors, threads, forks, and calls of CuPy (with a stand-in)."""
 
 import gc
 import importlib.util
@@ -50,7 +50,7 @@ def host():
 
 @pytest.fixture
 def requested_compilations():
-    """The requested compilations: options, file name, names and source."""
+    """Return a list that receives options, file name, instance names and source of each compilation."""
     return []
 
 
@@ -150,7 +150,7 @@ def launch_with_struct(place, out=None, given=None, **more):
 
 
 class PrimitivesStruct(NamedTuple):
-    """The struct of primitives.cu."""
+    """The members of the struct `Given` in primitives.cu."""
 
     flag: np.bool_
     i: int
@@ -159,7 +159,7 @@ class PrimitivesStruct(NamedTuple):
 
 
 class ReorderedStruct(NamedTuple):
-    """The same members in another order."""
+    """The members of the struct `Given` in another order."""
 
     i: int
     flag: np.bool_
@@ -187,7 +187,7 @@ class ReorderedStruct(NamedTuple):
     ],
 )
 def test_names_of_arguments(place, arguments, says):
-    """Arguments may be in any order, so only a name, a member, or a type can be wrong."""
+    """Wrong names, members and types are reported; arguments may be in any order."""
     with pytest.raises(TypeError, match=says):
         launch_with_struct(place, **arguments)
     with pytest.raises(
@@ -279,7 +279,7 @@ def test_the_next_process_finds_what_was_compiled(device, requested_compilations
 
 
 def test_what_a_call_needs_is_compiled_ahead(device, requested_compilations, monkeypatch):
-    """The first launch compiles all kernels of its call, in threads; `compile` does this for an operator."""
+    """The first launch compiles all kernels of its call, in threads; `gpu.compile` compiles those of an operator."""
     monkeypatch.setattr(launcher, "AHEAD", True)
     begun, kernels = threading.Event(), cache.together("weighted", "finish_rows<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
@@ -319,7 +319,7 @@ def flip_first_byte(code):
 )
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_path, damage, renamed):
-    """An empty, truncated, changed or renamed file in the cache is compiled again, and no other file is left."""
+    """An empty, truncated, changed or renamed file in the cache is compiled again, and leaves no other file."""
     launch_scale(device)
     (file,) = (tmp_path / "cache").rglob("*.cubin")
     whole = file.read_bytes()
@@ -351,7 +351,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(device, requested_compilation
 
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
 def test_a_cache_that_cannot_be_kept(device, requested_compilations, monkeypatch, tmp_path, why):
-    """A temporary folder is used if CuPy's cache is in memory, or the home is not writable."""
+    """A temporary folder is used if CuPy's cache is in memory or not writable."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / ("file" if why == "read-only" else "kept")))
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", str(int(why == "in memory")))

@@ -1,6 +1,6 @@
-"""Every kernel instance compiles with NVRTC (no GPU needed) for every architecture, and few spill registers.
+"""Every kernel instance compiles with NVRTC (no GPU needed) for every architecture, and only listed ones spill.
 
-`make test` compiles one instance of every kernel for one architecture, selected by the commit; `make test-all` all.
+`make test` compiles one instance of every kernel for one architecture, chosen by the commit; `make test-all` all of them.
 """
 
 import functools
@@ -97,7 +97,7 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
 
 
 def test_what_cupy_adds_to_the_options(monkeypatch):
-    """CuPy's undocumented function below `RawModule` has the expected parameters, and adds no -ftz=true."""
+    """CuPy's undocumented `compile_using_nvrtc` takes our arguments, and adds no -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
     def check_options(program, options):
@@ -106,5 +106,5 @@ def test_what_cupy_adds_to_the_options(monkeypatch):
 
     monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", check_options)
     call = functools.partial(cupy.cuda.compiler.compile_using_nvrtc, "", cache.OPTIONS, arch="90", method="lto")
-    with pytest.raises(InterruptedError):  # raised in place of the link, before CuPy asks for a device
+    with pytest.raises(InterruptedError):  # raised instead of linking, before CuPy needs a device
         call(filename="product.cu", name_expressions=("product<float>",))

@@ -1,7 +1,7 @@
-"""Every kernel under the race detector, AddressSanitizer and three orders of blocks and threads.
+"""Every kernel passes the race detector, AddressSanitizer, and runs in three orders of blocks and threads.
 
-The tests are tested, too: each barrier is left out in turn, and a reported race, wrong results or bits that depend on
-the order must reveal it.
+The tests are tested, too: for each barrier that is left out, they must report a race, wrong results, or results that
+depend on the order.
 
 `make test` runs one family and one sanitizer, selected by the commit. Run as a program with a family and the path of
 a library, this file tests that library.

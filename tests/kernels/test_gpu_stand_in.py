@@ -23,9 +23,9 @@ from trigraph.table import NAMED, SYMBOLS
 
 @pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw_operator_arguments(op))])
 def test_bits_of_gpu_host(cupy, name):
-    """Results are on the arrays' device, whichever is current, with the bits of gpu-host.
+    """Results are on the arrays' device, whichever is current, and bitwise identical with gpu-host's.
 
-    With prepared graphs, with and without long rows, a call never synchronises, so that it can be captured.
+    Calls with prepared graphs, with and without long rows, never synchronise, so that they can be captured.
     """
     for device, sizes in ((0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})):
         with cupy.cuda.Device(device):
@@ -56,7 +56,7 @@ def test_graphs_of_another_device(cupy, graph):
 
 
 def test_a_graph_is_done_when_it_is_there(cupy):
-    """Another stream may use a graph, and its order by source, without waiting: constructing them synchronises."""
+    """Another stream may use a new graph at once, because constructing and preparing a graph synchronises."""
     for op in (op for op in OPERATORS.values() if op.graph):
         values, on_device = draw_on_device(op)
         with cupy.cuda.Stream():
@@ -68,7 +68,7 @@ def test_a_graph_is_done_when_it_is_there(cupy):
 
 @pytest.mark.usefixtures("cupy")
 def test_an_index_array_is_warned_of():
-    """An index array in place of a graph object works, with a warning: each call sorts it, and synchronises."""
+    """An index array in place of a graph object gives a warning, because each call sorts the array and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
     _, on_device = draw_on_device(op)
     expected = compute_fields(op, on_device)
@@ -93,7 +93,7 @@ def test_the_stand_in_is_strict(cupy):
 
 @pytest.mark.usefixtures("cupy")
 def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
-    """A sum over 16,777,216 rows exceeds the blocks of one launch and takes two."""
+    """A sum over 16,777,216 rows exceeds the largest grid of one launch, and takes two launches."""
     x, total = (ndarray(np.empty(shape, np.float32)) for shape in ((sums.MOST_ROWS + 256, 1), 1))
     cupy_stand_in.state.dry = True
     before = cupy_stand_in.state.launches
@@ -115,8 +115,8 @@ def test_arrays_of_several_devices_are_refused():
         compute_fields(op, {**on_device, first: elsewhere})
 
 
-# Largest number of launches for a molecule in each order: our kernels, CuPy's and cuBLAS's. Each takes microseconds on
-# the host, which small calls cannot hide. A product with a transposed matrix copies that matrix first.
+# Largest number of launches for a molecule in each order, of trigraph's and CuPy's kernels. A launch takes microseconds
+# of host time, which small calls cannot hide. A product with a transposed matrix first copies the matrix.
 MOST = {
     "gno_kernel": (2, 11, 17),
     "gno_aggregate": (1, 2, 3),

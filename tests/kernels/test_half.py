@@ -1,6 +1,6 @@
 """Half precision in gpu-host: which arrays may be half or must be float32, and how results are rounded.
 
-`trigraph verify` checks the errors (`verification/half.py`).
+`trigraph verify` checks the accuracy (`verification/half.py`).
 """
 
 import ml_dtypes
@@ -18,7 +18,7 @@ WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in o
 
 
 def convert_to_half(op, dtype, **more):
-    """Return arguments in `dtype` if they may be half, else in float32, with fwd's results for these numbers."""
+    """Return arguments, in `dtype` if they may be half, else in float32; results of fwd are computed from them."""
     names = {a.name for a in op.arguments if a.half}
     values = draw_operator_arguments(op, np.float32, **more)
     values = {n: v.astype(dtype) if n in names else v for n, v in values.items()}

@@ -1,4 +1,4 @@
-"""The search for neighbours at a fixed capacity finds the edges of the CPU's search, in the same order.
+"""The neighbour search with a fixed capacity finds the edges of the CPU's search, in the same order.
 
 Run as a program with the path of a library, this file tests that library.
 """
@@ -26,7 +26,7 @@ GHOSTS = 3
 
 
 def build(variant):
-    """Return the path of a library with the kernels of the search alone, which has the name of their family."""
+    """Build a library with only the kernels of the search, under the name of their family; return its path."""
     sanitizers.require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = shutil.copytree(KERNELS, Path(folder) / "kernels")
@@ -36,9 +36,9 @@ def build(variant):
 
 
 def search(pos, of_atom, cells, flags, index, most_edges, degree=512):
-    """Return row offsets, edges and counts, and the arrays of an `EdgeGraph` but for offsets; all but the first filled.
+    """Search as `CapacitySearch` does with torch; return offsets, edges, counts, graph arrays, shifts, and if all fit.
 
-    As `CapacitySearch` does with torch's operations.
+    Unused entries of the arrays stay -1.
     """
     own, atoms = len(pos), len(pos) + GHOSTS
     batch = np.append(of_atom, np.full(GHOSTS, len(cells) + 1))
@@ -69,7 +69,7 @@ _NAMES = [name for name in GRAPH_PARTS["EdgeGraph"].arrays if "offsets" not in n
 
 
 def check(seeds):
-    """Assert that edges and arrays of graphs are the CPU's, for both dtypes and sizes of indices; return how many."""
+    """Assert that edges and graph arrays equal the CPU's, for all dtypes; return the number of edges."""
     total = 0
     for seed in seeds:
         dtype, index = ((np.float32, np.float64)[seed // 2 % 2], (np.int32, np.int64)[seed // 4 % 2])
@@ -98,7 +98,7 @@ def check(seeds):
 
 @pytest.mark.parametrize("order", sanitizers.ORDERS)
 def test_edges_of_the_cpu(order):
-    """Over hundreds of random structures: skewed, tiny, slabs, wires, molecules, distances equal to the cutoff."""
+    """Edges agree for random structures: skewed, tiny, slabs, wires, molecules, distances equal to the cutoff."""
     with using_host_library(sanitizers.installed_library("dimenet"), order, seed=1):
         assert check(range(150) if order == "forward" else range(150, 170)) > 1000
 
@@ -117,7 +117,7 @@ def test_asan(monkeypatch):
 
 
 def test_what_is_refused():
-    """Atoms too far away, without numbers, of dependent vectors or in one place; too many into one."""
+    """The search refuses distant or coinciding atoms, NaN, dependent cell vectors, and too many neighbours."""
     rng = np.random.default_rng(0)
     pos, one = rng.random((5, 3)) * 3, np.zeros(5, np.int64)
     cell, flags = 3 * np.eye(3)[None], np.ones((1, 3), bool)
