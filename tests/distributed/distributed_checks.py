@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: runs the checks in its arguments, such as ``operators.in_pieces``, one after another.
+"""One rank of test_distributed.py: run the checks given as arguments, such as ``operators.bisection_shares_nodes``.
 
 Rank 0 prints the name and seconds of each check that passed on all ranks; an error ends all ranks.
 """

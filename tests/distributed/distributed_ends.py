@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: the last rank ends early while others wait for it; ``distributed_ends.py CASE``."""
+"""One rank of test_distributed.py (``distributed_ends.py CASE``): the last rank ends while the others wait for it."""
 
 import os
 import re
@@ -16,7 +16,7 @@ COMM = MPI.COMM_WORLD
 
 
 def interrupt():
-    """Interrupt as Ctrl-C does, which both a terminal and mpiexec pass on."""
+    """Send two interrupts, as Ctrl-C does from both a terminal and mpiexec."""
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
     os.kill(os.getpid(), signal.SIGINT)
 

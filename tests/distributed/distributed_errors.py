@@ -18,7 +18,7 @@ MINE = PART.take(ROWS, "num_src_nodes")
 
 
 def assert_refused(call, text, elsewhere=None):
-    """Assert that the rank with a wrong argument raises this error, and the others an error that names that rank."""
+    """Assert that the last rank raises an error with `text`, and other ranks one with `elsewhere` if it is not None."""
     expected = text if LAST or elsewhere is None else elsewhere
     try:
         call()
@@ -69,7 +69,7 @@ def refuses_wrong_arguments():
     falls = "src of piece 0 decreases; expected edges sorted by source"
     assert_refused(lambda: partition_edges(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
     for array in (*part.owned.values(), *part.owners, part.table):
-        assert not array.flags.writeable  # cached layouts depend on them
+        assert not array.flags.writeable  # cached layouts depend on these arrays
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
     assert_refused(lambda: partition_edges(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
@@ -101,7 +101,7 @@ def can_compute_after_errors():
         assert_refused(lambda: sum_over_edges(op="bogus"), "bogus")
         assert_refused(lambda: sum_over_edges(MINE[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
-        dist[: LAST and 1] = -1  # refused inside the call, on one rank
+        dist[: LAST and 1] = -1  # an error inside the call, on one rank only
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
             assert_refused(partial(radial_basis_gradients, dist, wrt, basis), "dist[0] is -1", text)
@@ -109,7 +109,7 @@ def can_compute_after_errors():
 
 
 def handles_empty_partitions():
-    """Without any destination or output, gradients of sources and inputs are zero."""
+    """If a graph has no destinations or outputs, gradients of sources and inputs are zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
     grads = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
@@ -201,7 +201,7 @@ def refuses_wrong_rows():
 
 
 def accepts_equal_arguments():
-    """Equal arguments may be written differently on each rank; `wrt` may be any iterable."""
+    """Ranks may pass equal arguments of different types; `wrt` may be any iterable."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
     grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}
@@ -210,6 +210,6 @@ def accepts_equal_arguments():
 
 
 def makes_many_partitions():
-    """Thousands of partitions share one duplicate of the communicator; MPI has only about 2000."""
+    """All partitions share one duplicate of the communicator, because MPI allows only about 2000."""
     first, second = (distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM).comm for _ in range(2))
     assert first == second != COMM

@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: sums over a graph that the ranks generate in pieces, with limited memory.
+"""One rank of test_distributed.py: a sum over a graph that the ranks generate in pieces, with limited memory.
 
 Arguments: number of edges, and bytes that a rank may allocate after a first small call.
 """
@@ -24,7 +24,7 @@ def yield_ring_edges(nodes):
 
 
 def sum_ring_messages(edges):
-    """Return the sum of all messages of ones over all ranks: the number of edges."""
+    """Return the sum of messages of ones over all ranks, which equals the number of edges."""
     nodes = edges // DEGREE
     part = distributed.partition_pieces(CSC, yield_ring_edges(nodes), COMM, nodes)
     embedding = np.ones((part.owned["num_src_nodes"].size, 1), np.float32)

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: operators on divided graphs give the bits of one process."""
+"""Checks of test_distributed.py: operators on divided graphs equal one process bitwise."""
 
 import contextlib
 import hashlib
@@ -21,9 +21,9 @@ from trigraph.verification.subjects import name_fields_of_result
 
 COMM = MPI.COMM_WORLD
 PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
-# Tolerance of global sums, whose terms are of order one: above any rounding, below one missing term.
+# Tolerances of global sums, whose terms are of order one: above rounding errors, below one missing term.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
-ONE_CHUNK = 100_000  # blocks; then global sums also have the bits of one process
+ONE_CHUNK = 100_000  # number of blocks for which global sums equal one process bitwise
 
 
 @contextlib.contextmanager
@@ -36,21 +36,21 @@ def set_chunk_size(number):
 
 
 def assign_owners(number, how, comm):
-    """Return owners: the default, or scattered (no two neighbouring rows; the last of three ranks owns nothing)."""
+    """Return random owners, of which the last of three or more ranks has none, or None for the default owners."""
     if how == "blocks":
         return None
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
 
 def yield_edge_pieces(comm, *columns):
-    """Yield this rank's edges in three pieces, the last of which is empty; later ranks have more."""
+    """Yield this rank's edges in three pieces, the last of which is empty; later ranks have more edges."""
     ends = [len(columns[0]) * rank**2 // comm.size**2 for rank in (comm.rank, comm.rank + 1)]
     for begin, end in ((ends[0], sum(ends) // 2), (sum(ends) // 2, ends[1]), (ends[1], ends[1])):
         yield tuple(column[begin:end] for column in columns)
 
 
 def partition_from_pieces(values, comm, columns):
-    """Return the partition of the same graph when each rank has some edges (2 or 3 columns) or triplets."""
+    """Return the partition of a graph of which each rank has some edges (2 or 3 columns) or triplets."""
     if "graph" not in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         number = (triplets if atoms is None else atoms).num_segments
@@ -96,7 +96,7 @@ def divide_case(case, how, comm=COMM):
 
 
 class OneProcessComparison:
-    """Compares operators on all ranks with one process; `on_device` moves the ranks' arrays.
+    """Compares operators on all ranks with one process; `on_device` moves arrays of the ranks to a device.
 
     Results equal one process's bitwise, except global sums over more than one chunk (on a device, all global sums).
     """
@@ -108,7 +108,7 @@ class OneProcessComparison:
         self.digest = hashlib.sha256()
 
     def check_operator(self, op, alone=True):
-        """Compare an operator; with `alone`, also each field requested alone."""
+        """Compare all fields of an operator and, with `alone`, also each field requested alone."""
         arguments = self.case.arguments(op)
         given_back = [a.name for a in op.arguments if a.given_back]
         if given_back:
@@ -157,7 +157,7 @@ def map_fields(op, result):
 
 
 def digest_cases(dtype, how, comm, alone):
-    """Compare every operator, in the first `alone` cases also each field alone; return a digest of each case."""
+    """Compare every operator, in the first `alone` cases also field by field; yield a digest of each case."""
     for definition in DEFINITIONS:
         chosen = [v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
         for number, variant in enumerate(chosen):
@@ -168,20 +168,20 @@ def digest_cases(dtype, how, comm, alone):
 
 
 def equals_one_process_in_one_chunk():
-    """With default owners and one chunk, all bits equal those of one process."""
+    """With default owners and one chunk, results equal one process's bitwise."""
     with set_chunk_size(ONE_CHUNK):
         assert all(digest_cases("float32", "blocks", COMM, alone=2))
 
 
 def equals_one_rank_in_chunks():
-    """With scattered owners and several chunks, all bits equal those of one rank."""
+    """With scattered owners and several chunks, results equal one rank's bitwise."""
     with set_chunk_size(2):
         ranks, one = (list(digest_cases("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF))
         assert ranks == one
 
 
 def equals_one_process_in_pieces():
-    """If each rank has a piece of the graphs, all bits equal those of one process; edges of a CSC are shuffled."""
+    """If each rank has a piece of each graph, results equal one process's bitwise; edges of a CSC are shuffled."""
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
     with set_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
@@ -224,7 +224,7 @@ ON_DEVICE = [
 
 
 def equals_one_process_on_device():
-    """Device arrays (stand-in for CuPy), whose rows are exchanged through the host, give the bits of one process."""
+    """With device arrays (of the stand-in for CuPy), which the host exchanges, results equal one process's bitwise."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         cupy_stand_in.install_cupy(patch, folder)
         for op in map(OPERATORS.get, ON_DEVICE):

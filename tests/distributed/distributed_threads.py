@@ -14,12 +14,12 @@ GRAPH = trigraph.CSC(np.array([0, 1]), np.array([0]))
 
 
 def partition_on_new_communicator():
-    """Make a partition on a new communicator, which determines the rank's share of processors again."""
+    """Partition a graph on a new communicator, which recomputes the rank's share of processors."""
     partition(GRAPH, COMM.Dup())
 
 
 def uses_all_processors_at_start():
-    """A rank uses all processors, and only its share once there is a partition, unless set_num_threads was called."""
+    """A rank uses all processors, or only its share after the first partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number
     partition_on_new_communicator()
@@ -30,7 +30,7 @@ def uses_all_processors_at_start():
 
 
 def divides_processors():
-    """The share follows the processors that ranks may use: all shared, one set each, overlapping sets, only one."""
+    """A rank's share depends on the processors that ranks may use: equal, separate or overlapping sets, or one."""
     told, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
         for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
@@ -43,7 +43,7 @@ def divides_processors():
 
 
 def divides_torch_threads():
-    """torch's number of threads becomes a share of the initial one, unless the environment or the user has set it."""
+    """torch uses a share of its initial number of threads, unless the environment or the user has set the number."""
     import torch
 
     from trigraph.distributed import torch as divided

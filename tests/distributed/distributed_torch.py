@@ -23,9 +23,9 @@ from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
 
-CUTOFF = 3.0  # Å: includes two images of one atom, and few other neighbours, since triplets take the time
+CUTOFF = 3.0  # in Å; includes two images of one atom, and few other neighbours, because triplets take time
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
-# Both add the same float64 terms in different orders, in a dozen layers of sums of at most some thousand terms.
+# Ranks and one process add the same float64 terms in different orders, in a dozen sums of up to some thousand terms.
 CLOSE = 1e-9
 
 
@@ -43,7 +43,7 @@ def digest_tensors(*tensors):
 
 
 def step_dimenet(comm):
-    """Energy, forces and a training step of DimeNet++ for a periodic slab equal one process's."""
+    """Energy, forces and a training step of DimeNet++ for a periodic slab equal one process's; return a digest."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
     atoms.append(Atom("Cu", [0, 0, -20]))  # an isolated atom
@@ -85,7 +85,7 @@ def dimenet_equals_one_process():
 
 
 def example_is_independent_of_ranks():
-    """The example prints the same numbers for any number of ranks, with falling errors."""
+    """The example prints the same numbers for any number of ranks, and its error falls."""
     spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -101,7 +101,7 @@ def example_is_independent_of_ranks():
 
 
 def derivatives_pass_gradcheck():
-    """gradcheck passes for functions over all ranks, to second order."""
+    """First and second derivatives over all ranks are correct; a third order and forward mode raise errors."""
     rows = errors.PART.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.MINE.copy()).requires_grad_()

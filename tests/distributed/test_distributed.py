@@ -1,4 +1,4 @@
-"""trigraph.distributed under mpiexec: the bits of one process, graphs in pieces, and errors that end all ranks."""
+"""trigraph.distributed under mpiexec: results equal one process bitwise; graphs in pieces; errors end all ranks."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ CHECKS = [
     ),
     *(f"errors.{kind}" for kind in ("refuses_wrong_rows", "accepts_equal_arguments", "makes_many_partitions")),
     "threads.divides_processors",
-    "operators.equals_one_process_on_device",  # first, since torch, once loaded, cannot view the stand-in's arrays
+    "operators.equals_one_process_on_device",  # before torch is loaded, which then cannot view the stand-in's arrays
 ]
 OF_TORCH = [
     *(f"torch.{name}" for name in ("dimenet_equals_one_process", "derivatives_pass_gradcheck", "refuses_wrong_totals")),
@@ -47,9 +47,9 @@ CHECKS += OF_TORCH if find_spec("torch") else []
 
 
 def run_ranks(number, script, *arguments, timeout=500, threads="1"):
-    """Run a script of this folder on some ranks; waiting ranks yield, since there may be fewer processors."""
+    """Run a script of this folder on some ranks; waiting ranks yield, because there may be fewer processors."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
-    with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
+    with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files in this folder
         variables = {
             "OMP_NUM_THREADS": threads,
             "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
@@ -62,7 +62,7 @@ def run_ranks(number, script, *arguments, timeout=500, threads="1"):
 
 @pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=slow) for n in (1, 3, 7))])
 def finished_checks(request):
-    """Run all checks in one start of the ranks, which takes longer than most checks."""
+    """Run all checks in one start of the ranks, because a start takes longer than most checks."""
     return run_ranks(request.param, "distributed_checks.py", *CHECKS)
 
 
@@ -84,7 +84,7 @@ def test_ranks_share_the_processors_of_a_machine():
 
 @pytest.mark.parametrize(("case", "status"), [("raises", 1), ("interrupted", 130)])
 def test_a_rank_that_ends_early_ends_all(case, status):
-    """If a rank ends while others wait for it in a call, all end."""
+    """If a rank ends while others wait for it in a call, all ranks end."""
     run = run_ranks(2, "distributed_ends.py", case, timeout=30)
     assert run.returncode == status
     assert "rank 1:\nTraceback" in run.stderr
@@ -101,8 +101,8 @@ def test_the_example(number):
 @slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
 def test_two_ranks_take_what_one_cannot():
-    """Two ranks compute a graph that does not fit into one rank with the same limit of memory."""
-    edges, limit = 500_000, 100_000_000  # bytes per rank: one needs 120 million, two 80 each
+    """Two ranks compute a sum over a graph that does not fit into the limited memory of one rank."""
+    edges, limit = 500_000, 100_000_000  # bytes per rank: one rank needs 120 million, each of two ranks 80 million
     alone = run_ranks(1, "distributed_memory.py", str(edges), str(limit))
     assert alone.returncode != 0
     assert "MemoryError" in alone.stderr

@@ -19,21 +19,21 @@ RNG = np.random.default_rng(0)
 
 
 def yield_edge_lists():
-    """Yield sources, destinations and both numbers of nodes: random, a hub, in order, one node's self loops, none."""
+    """Yield sources, destinations and numbers of nodes of random, hub, sorted, self-loop and empty edge lists."""
     for n in (FEW, MANY):
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW), RNG.integers(60, size=FEW), 50, 70
     yield RNG.integers(9, size=MANY), np.sort(RNG.integers(9, size=MANY)), 9, 9
-    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # from one thread's to the next's
+    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # destinations fall between threads
     yield np.zeros(MANY, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
-    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # in order; the last edges are loops
+    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self loops
     yield np.array([], int), np.array([], int), 0, 3
     yield np.array([], int), np.array([], int), 0, 0
 
 
 def vary_types_and_threads():
-    """Yield each list of edges with each index type, in one thread and in several."""
+    """Yield each list of edges with each index type, for one thread and for three."""
     for src, dst, *sizes in yield_edge_lists():
         for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
             with restore_num_threads():
@@ -95,7 +95,7 @@ def list_graph_arrays(graph):
 
 
 def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
-    """Graphs with more edges than a C int can count, which NumPy sorts, have the same arrays as others."""
+    """NumPy sorts graphs with more edges than a C int can count, and gives the same arrays as graphs.c."""
     lists, index = list(vary_types_and_threads())[::2], np.int32
     many = np.zeros(600, index), np.zeros(600, index)  # images of one atom
     far = np.arange(1, 301).repeat(3).reshape(300, 3)
@@ -152,7 +152,7 @@ def test_refused_memory_is_an_error():
     subprocess.run([sys.executable, "-c", REFUSED], check=True)
 
 
-# Wrong lines for graphs.c: the right text and the wrong text.
+# Mutations of graphs.c, as (old text, new text); the first one changes nothing.
 WRONG = {
     "": ("most", "most"),
     "a sort that is not stable": ("(size_t)part * s->keys + key]", "(s->parts - 1 - part) * s->keys + key]"),

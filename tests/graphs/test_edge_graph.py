@@ -1,6 +1,6 @@
 """EdgeGraph: orders, left-out edges and reverses compared with loops, and errors for bad geometry.
 
-`trigraph verify` compares the sums over these triplets with golden vectors.
+`trigraph verify` compares sums over triplets with golden vectors.
 """
 
 import time
@@ -82,7 +82,7 @@ def check_exclusion_rule(graph, rule, reverse):
     start, stop = graph.left_out(rule)
     out = [graph.dst_edge_index[a:b].tolist() for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
     assert all(e in out[f] for e in range(graph.num_edges) for f in out[e]), "leaving out is mutual"
-    # The edges to leave out are a range of the in-edges of the source, which a loop over them can skip.
+    # Left-out edges are one range of the in-edges of the source, which a loop over in-edges can skip.
     assert bool((start >= graph.dst_offsets[graph.src]).all())
     assert bool((stop <= graph.dst_offsets[graph.src + 1]).all())
 
@@ -191,7 +191,7 @@ def test_the_unit_of_length_does_not_matter(scale):
 
 
 def test_equal_projections_are_told_apart():
-    """Parallel edges with equal projections, by which reverses are searched for, are distinguished by whole vectors."""
+    """Reverses are searched for by projections; parallel edges with equal projections are distinguished by vectors."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
     forward = np.array([3 * direction + c * across for c in np.linspace(-1, 1, 9)])
@@ -200,7 +200,7 @@ def test_equal_projections_are_told_apart():
     np.testing.assert_array_equal(EdgeGraph(src, 1 - src, 2, vec=vec).reverse_edge, np.arange(17, -1, -1))
 
 
-# The object itself.
+# Parallel edges and exclusion rules.
 
 
 def make_small_graph(dtype=np.int64, **geometry):
@@ -232,7 +232,7 @@ def test_unknown_rules():
     assert_raises(ValueError, text, make_small_graph().left_out, "nodes", "agg")
 
 
-# Bad geometry. `one_edge_arguments(...)` gives the arguments of two edges 0 -> 1 -> 0 with some replaced.
+# Bad geometry: `one_edge_arguments` returns arguments of the edges 0 -> 1 and 1 -> 0, with some changed.
 
 
 def one_edge_arguments(**changes):

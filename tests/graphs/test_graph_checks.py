@@ -1,4 +1,4 @@
-"""Bad arguments of graph objects and constructors, also huge numbers and tensors, raise the exact exception."""
+"""Bad arguments of graph objects and constructors, also huge numbers, raise the expected exceptions."""
 
 import numpy as np
 import pytest

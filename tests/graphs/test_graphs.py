@@ -88,7 +88,7 @@ def make_coo_matrix(kind):
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
 def test_from_scipy_keeps_the_order_of_data(form, kind):
-    """With `data` as weights, the weighted sum is the matrix product: edge_ids follow the order of `data`."""
+    """If `data` are the weights, the weighted sum is the matrix product: edge_ids follow the order of `data`."""
     matrix = make_coo_matrix(kind)
     if form in ("csr", "csc"):  # shuffle within rows, without SciPy's conversion, which would merge duplicates
         rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
@@ -138,7 +138,7 @@ def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
 
 
 def count_adjacencies(graph, rows):
-    """Return how often each (source, destination, edge of the networkx graph) occurs among the positions."""
+    """Return all positions as sorted triples (source, destination, edge of the networkx graph)."""
     destinations = graph.prepare().destinations
     return sorted(
         (int(j), int(i), rows[r]) for j, i, r in zip(graph.indices, destinations, graph.edge_ids, strict=True)
@@ -210,7 +210,7 @@ def test_graphs_without_edges(nodes):
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_what_is_in_order_is_not_sorted(monkeypatch, index):
-    """If edges are in order, arrays of the graph are reused instead of sorted."""
+    """Arrays of edges that are already in order are reused instead of sorted."""
     src, dst = np.array([0, 0, 1, 2, 2, 2], index), np.array([1, 1, 1, 3, 3, 4], index)
     shuffled = np.array([3, 0, 5, 1, 4, 2])
     other = CSC.from_coo(src[shuffled], dst[shuffled], 4, 6)

@@ -15,7 +15,7 @@ from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
 
 def ethanol_crystal():
     atoms = molecule("CH3CH2OH", cell=[[5.1, 0, 0], [1.3, 5.6, 0], [-0.8, 1.1, 4.9]], pbc=True)
-    # Structures with atoms outside the cell, up to several cells away.
+    # Atoms may be outside the cell, up to several cells away.
     atoms.positions += [40.0, -70.0, 13.0]
     atoms.positions[2] += [3, -2, 1] @ np.array(atoms.cell)
     atoms.positions[7] += [0, 4, -3] @ np.array(atoms.cell)
@@ -93,7 +93,7 @@ def test_structures(name, neighbor_backend):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
 def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
-    """Atoms moved by whole cells have the same neighbours, up to a limit, beyond which the error names the atom."""
+    """Atoms moved by whole cells keep their neighbours; beyond a limit, an error names the atom."""
     # Lattice constants are powers of two, so that moved positions are exact up to float32's limit.
     cell = np.array([[4, 0, 0], [1, 4, 0], [-1, 0.5, 4]], dtype)
     positions = (np.random.default_rng(2).integers(0, 1024, (6, 3)) / 1024 @ cell).astype(dtype)
@@ -125,12 +125,12 @@ def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
 def test_atoms_far_away_without_a_cell(away, neighbor_backend):
-    """Finding distant pairs needs memory that does not grow with their distance."""
+    """The memory of the search does not grow with the distances of atoms."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
-    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, all positions round to one
+    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, rounding makes all positions equal
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
-    # The vectors of a cell without periodic directions do not matter.
+    # Cell vectors of directions that are not periodic have no effect.
     edges = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))

@@ -1,6 +1,6 @@
 """Every kernel instance compiles with NVRTC (no GPU needed) for every architecture, and only listed ones spill.
 
-`make test` compiles one instance of every kernel for one architecture, chosen by the commit; `make test-all` all of them.
+`make test` compiles one instance of every kernel for one architecture that the commit selects, `make test-all` all.
 """
 
 import functools

@@ -1,7 +1,7 @@
 !> A program that calls trigraph_athena with athena's arguments.
 !!
-!! It reads a case from the file named by its first argument, and writes the results to the file named by its second
-!! argument. In a case, each array follows its shape.
+!! The program reads a case from the file named by its first argument, and writes the results to the file named by its
+!! second argument. In a case, the shape of an array precedes its elements.
 program athena_program
     use, intrinsic :: iso_fortran_env, only: real32
     use trigraph_athena, only: gno_kernel_eval, get_partial_gno_kernel_coords_val, get_partial_gno_kernel_params_val, &
@@ -54,8 +54,8 @@ contains
         read (file) array
     end subroutine read_reals
 
-    !> Return the results of trigraph_athena, one after the other. It is pure like athena's derivatives. Like those, it
-    !! passes gradients that are wider than their operands: one more column in each, which becomes 0 or is not read.
+    !> Return the results of trigraph_athena, one after another. Like athena's derivatives, the procedure is pure and passes
+    !! gradients with one more column than their operands, which becomes 0 or is not read.
     pure subroutine ours(values)
         real(real32), allocatable, intent(out) :: values(:)
         real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2)) :: kernel

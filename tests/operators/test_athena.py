@@ -16,13 +16,13 @@ from trigraph.table import OPERATORS
 
 PROGRAM = Path(__file__).with_name("athena_program.f90")
 ARRAYS = ("adj_ia", "adj_ja", "coords", "params", "features", "up_kernel", "up_agg")
-# Results in the order in which the program writes them: operator, and name in the golden vectors.
+# Operators whose results the program writes, in this order.
 CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") for order in ("fwd", "bwd")]
 
 
 @pytest.fixture(scope="module")
 def athena_program(tmp_path_factory):
-    """The program's path, built with gfortran's run-time checks."""
+    """Build the program with gfortran's run-time checks; return its path."""
     folder = tmp_path_factory.mktemp("athena")
     flags = CliRunner().invoke(cli.main, ["config", "--include", "--libs"]).output.split()
     programs.run_command(
@@ -32,7 +32,7 @@ def athena_program(tmp_path_factory):
 
 
 def run_athena_program(program, folder, case, status=0):
-    """Run the program on a case and return the path of its output; arrays have Fortran's shapes in C order."""
+    """Run the program on a case, whose arrays have Fortran's shapes; return the finished process."""
     with open(folder / "case", "wb") as file:
         file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
         for name in ARRAYS:
@@ -47,7 +47,7 @@ def rebuild_graph(case):
 
 
 def draw_case(d, hidden, f_in, f_out, degrees, num_e, edges):
-    """Draw a case whose hidden layer is exact in float32 (small fractions) and never 0, relu's kink (odd biases)."""
+    """Draw a case whose hidden layer is exact in float32 (small fractions) and never at relu's kink (odd biases)."""
     rng, f, num_v = np.random.default_rng(7), f_in * f_out, len(degrees)
     adj_ia = 1 + np.concatenate([[0], np.cumsum(degrees)])
     senders = rng.integers(1, num_v + 1, adj_ia[-1] - 1)
@@ -67,8 +67,8 @@ def shuffled_numbers(rng, n):
 
 
 CASES = {
-    # Degrees: vertices without in-edges first, in between and last; one has more than 128 in-edges (a leaf of the
-    # sum).
+    # Some vertices have no in-edges (the first, the last and others); one has more than 128, the length of a partial
+    # sum.
     "permuted edges": draw_case(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled_numbers),
     "shared and unused edges": draw_case(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
     "isolated vertices": draw_case(2, 4, 3, 2, [0] * 5, 3, shuffled_numbers),

@@ -1,4 +1,4 @@
-"""Backends have one table, the same names and signatures, one way to call, and one kind of result."""
+"""All backends have the same table, names, signatures, calling conventions and types of results."""
 
 import ast
 import graphlib
@@ -86,7 +86,7 @@ def test_positional_and_keyword_calls():
             assert_same_bits(map_fields(op, function(*positional, **keywords)), expected)
 
 
-# Other bwd3 functions call lower orders, or are pyref's.
+# Operators that the fast path computes itself; other bwd3 functions call lower orders or pyref.
 IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
 
 
@@ -164,7 +164,7 @@ def test_symbols():
         assert {name for name, _ in definition.maxima} <= set(definition.symbols)
         assert all(max(SYMBOLS[name].typical) <= maximum for name, maximum in definition.maxima)
     used = {s for d in DEFINITIONS for s in d.symbols}
-    assert used == SYMBOLS.keys()  # every symbol in use is declared, and the other way round
+    assert used == SYMBOLS.keys()  # every used symbol is declared, and every declared symbol is used
 
 
 @pytest.mark.parametrize("definition", DEFS)
@@ -206,8 +206,7 @@ def test_expressions(definition):
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in evaluate_shape(a, zero))
 
 
-# The parts of trigraph that each package may import, at the top of a module or within functions; others are above
-# these.
+# Package -> parts of trigraph that the package may import, at the top of a module or within functions.
 ARROWS = {
     "table": set(),
     "arrays": set(),
@@ -228,7 +227,7 @@ ARROWS = {
 
 
 def list_imports(text):
-    """Return the parts of trigraph that a source imports: the word after `trigraph.` of each module."""
+    """Return the parts of trigraph that a source file imports: the word after `trigraph.` in each module name."""
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -250,7 +249,7 @@ def test_packages_import_what_is_below_them(package):
 
 
 def test_no_module_imports_itself_through_others():
-    """Imports within functions count, too."""
+    """Imports form no cycle, even with imports within functions."""
     top = ROOT / "src" / "trigraph"
     files = [Path(folder, name) for folder, _, names in os.walk(top, followlinks=True) for name in names]
     names = {
@@ -267,7 +266,7 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():
-    """reference/ and fast/ include files, and use modules, of their own folder and of common/ only."""
+    """Files in reference/ and fast/ include and use only files and modules of their own folder and of common/."""
     used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
     for room in ("common", "reference", "fast"):
         here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]

@@ -50,7 +50,7 @@ from trigraph.table import SYMBOLS, names_in
 
 
 def test_kinds_tell_all_that_is_known_of_an_array():
-    """Every attribute of `Array` is in LOOKED_AT, which `classify_array` compares, or in OVERLOOKED."""
+    """Every attribute of `Array` is in LOOKED_AT, which `describe_array_kind` compares, or in OVERLOOKED."""
     attributes = {f.name for f in dataclasses.fields(OPS[0].arguments[0])} - {"shape"}
     assert attributes == {*LOOKED_AT, *OVERLOOKED}
 
@@ -84,7 +84,7 @@ def test_wrong_size_on_each_axis(op, array):
                     rf"{op.name}: {other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*"
                 )
             else:
-                compute_fields(op, values)  # no other array has this size, so any value is right
+                compute_fields(op, values)  # no other array has this size, so any size is valid
                 continue
             assert_raises(ValueError, text, FUNCTIONS[op.name], **values)
 
@@ -112,7 +112,7 @@ def test_wrong_rank(op, array):
     for bad in (value[None], *column, value[0], np.float64(1).reshape(())):
         start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
         end = f" of rank {len(array.dims)}"
-        if array.name in [a.name for a in op.definition.inputs]:  # the text omits the sizes it defines
+        if array.name in [a.name for a in op.definition.inputs]:  # the message omits sizes that this array defines
             text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
             text = start + describe_shape(array, find_sizes(op, good)) + end
@@ -179,7 +179,7 @@ def test_no_array_at_all(op, array):
         for thing in bad:
             text = f"{op.name}: {array.name} is a {type(thing).__name__}; "
             text += f"expected a {kind}.ndarray of float32 or float64"
-            if kind != "numpy" and array.name != first:  # NumPy arrays come first, so the error is about them
+            if kind != "numpy" and array.name != first:  # the first argument is a NumPy array, so the error names it
                 text = f"{op.name}: {first} is a numpy.ndarray; backend {backend!r} takes {kind}.ndarray"
             assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), backend=backend)
 
@@ -323,7 +323,7 @@ def test_choices(op, attribute):
     setting = next((s for s in op.definition.settings if name in s), {})
     results = set()
     for choice in attribute.choices:
-        # With 60 edges, each value of `exclude` leaves out some triplets.
+        # With 60 edges, each value of `exclude` leaves out different triplets.
         good = draw_operator_arguments(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
         expected = compute_fields(op, good)
         results.add(str(expected))
@@ -400,7 +400,7 @@ def test_wrong_calls():
 
 
 def test_the_sum_over_triplets_takes_the_basis_by_its_name():
-    """With one degree both results of `radial_basis` have the shape that the sum requires; only `sbf_rad` is right."""
+    """With num_spherical = 1 both results of `radial_basis` have the required shape; the keyword selects `sbf_rad`."""
     basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), num_spherical=1)
     assert basis.rbf.shape == basis.sbf_rad.shape
     graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
@@ -424,7 +424,7 @@ def test_what_may_be_none_may_be_left_out(op):
             expected = compute_fields(op, explicit)
             rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
             assert_same_bits(compute_fields(op, rest), expected)
-            first = min(op.parameters.index(a.name) for a in left_out)  # earlier ones are passed by position
+            first = min(op.parameters.index(a.name) for a in left_out)  # arguments before it are positional
             head = [rest.pop(n) for n in op.parameters[:first]]
             assert_same_bits(map_fields(op, function(*head, **rest)), expected)
 
@@ -526,7 +526,7 @@ def test_out_of_the_wrong_kind(op, field):
 
     def assert_out_refused(kind, text, out):
         assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
-        if op.selective or op.single:  # with one field, the array itself stands for the mapping
+        if op.selective or op.single:  # with one field, the array itself may be passed
             assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
@@ -568,7 +568,7 @@ def test_out_that_overlaps(op, field):
         before = memory.copy()
         text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected memory of its own"
         assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
-        assert np.array_equal(memory, before)  # the refused call has not written to it
+        assert np.array_equal(memory, before)  # the refused call wrote nothing
 
 
 @pytest.mark.parametrize("op", SELECTIVE)

@@ -1,6 +1,6 @@
-"""The C interface and its Fortran modules: programs without Python get the package's bits.
+"""The C interface and its Fortran modules give programs without Python bitwise the package's results.
 
-So do procedures with graphs and optional arguments. Wrong arguments give a status, and graphs can be made and
+This includes procedures with graphs and optional arguments. Wrong arguments give a status. Graphs can be built and
 checked. Sources that `trigraph fortran` writes build the same library.
 """
 
@@ -43,14 +43,14 @@ def fortran_library():
 
 
 def read_config(*names):
-    """Return the output of `trigraph config`."""
+    """Return the output of `trigraph config`, split into words."""
     done = CliRunner().invoke(cli.main, ["config", *names])
     assert done.exit_code == 0, done.output
     return done.output.split()
 
 
 def prepare_c_arguments(op, case, arguments, wrt=None):
-    """Return sizes and flags, numbers, arrays and results, ordered as in the header and the lists of README.md."""
+    """Return scalars, arrays and results of a call, by name in the order of the C header, and the computed fields."""
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
@@ -86,7 +86,7 @@ def c_function_name(op, case, arrays):
 
 
 def call_c_function(library, op, case, arguments, wrt=None):
-    """Call a C function."""
+    """Call a C function, first with wrong scalars and indices, then correctly; return the results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     order = order_arguments(op, SHIM_SETS["fast"])
     passed = [ctypes.c_int(2), *scalars.values(), *map(array_pointer, arrays.values())]
@@ -134,7 +134,7 @@ def yield_operators_with_arguments(definition, case):
 
 
 def yield_typed_cases(definition, seeds=1):
-    """Yield cases in both dtypes and index types."""
+    """Yield cases of a definition for all types of numbers and indices."""
     for variant in (
         v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")
     ):
@@ -158,7 +158,7 @@ def test_c_functions_give_the_packages_bits(fortran_library, definition):
 
 
 def write_c_branch(op, real, index):
-    """Return C code that reads a call of one function, makes it, and writes status and results."""
+    """Return C code that reads arguments of one function, calls the function, and writes its status and results."""
     order = order_arguments(op, SHIM_SETS["fast"])
     kinds = [*order.graph, *order.inputs]
     lines = [f"int {n} = integer();" for n in (*order.threads, *order.dims)]
@@ -189,7 +189,7 @@ int main(void)
 
 @pytest.fixture(scope="module")
 def c_driver(tmp_path_factory):
-    """A program in C that calls the functions of the header, without Python."""
+    """Build a C program that calls the functions of the header; return its path."""
     source = tmp_path_factory.mktemp("driver") / "driver.c"
     each = [write_c_branch(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
     source.write_text(
@@ -272,7 +272,7 @@ def test_threads_and_levels(fortran_library, tmp_path):
 
 
 def test_memory_that_the_system_refuses_has_a_status(fortran_library):
-    """A program gets a status for 32 million bytes of work space of a call, and nothing is written."""
+    """If the system refuses 32 million bytes of work space, a call returns a status and writes nothing."""
     f_in = hidden = 2000
     numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
     features, params, coords = map(np.ones, numbers)
@@ -313,7 +313,7 @@ def test_wrong_locations_of_extrema_are_refused(fortran_library):
     assert seen > 4
 
 
-# Wrong lines for interface.c and the output of interface.py: the right and the wrong text, and the test that finds it.
+# Mutations of interface.c and of the output of interface.py: old text, new text, and the tests that must fail.
 WRONG = {
     "": ("status = -1", "status = -1", "bits or locations"),
     "a status is ignored": ("return status > 0 ? TRIGRAPH_REFUSED : status;", "return 0 * status;", "status"),
@@ -416,7 +416,7 @@ def write_fortran_bridge(op):
 
 
 def graph_array_length(op, name):
-    """Return the length of an array of the graph; 1 where it may be absent, as `prepared` passes it."""
+    """Return a Fortran expression for the length of an array of the graph, which is 1 if the array may be absent."""
     lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
     graph = op.graph.paths.get(name, ("graph.",))[0].partition(".")[0]
     return f"merge({lengths[name]}, 1, has_{graph} /= 0)" if graph in op.graph.optional else lengths[name]
@@ -424,7 +424,7 @@ def graph_array_length(op, name):
 
 @pytest.fixture(scope="module")
 def bridge_library(tmp_path_factory):
-    """The library of C functions that call the procedures with graphs and optional arguments."""
+    """Build C functions that call the procedures with graphs and optional arguments; return their library."""
     source = tmp_path_factory.mktemp("bridges") / "bridges.f90"
     source.write_text("\n".join(map(write_fortran_bridge, calls.EXPORTED.values())))
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
@@ -433,7 +433,7 @@ def bridge_library(tmp_path_factory):
 
 
 def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
-    """Return status and results of the procedure with optional arguments; missing arguments are absent."""
+    """Return status and results of a procedure with optional arguments; arguments that are None are absent."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     passed = [
         ctypes.c_int(2),
@@ -551,7 +551,7 @@ def test_compilers_of_c_take_the_header(tmp_path):
 
 @pytest.mark.slow
 def test_sources_build_a_library_that_programs_find(tmp_path):
-    """The sources build in CMake with the lines of docs/fortran.md; once installed, C finds them by pkg-config."""
+    """CMake builds the sources with the lines of docs/fortran.md; C programs find the library by pkg-config."""
     folder, place = tmp_path / "trigraph", tmp_path / "installed"
     done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
     assert done.exit_code == 0, done.output
@@ -588,13 +588,13 @@ def test_files_are_not_written_over(tmp_path, monkeypatch):
     assert (tmp_path / "new" / "src" / "a.f90").read_text() == "a"
 
 
-# Graphs: making their arrays, and checking them
+# Building and checking arrays of graphs
 
 EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
 
 
 def edge_graph_arrays(graph, reverse=True):
-    """Return arguments of check_edge_graph."""
+    """Return the arguments of check_edge_graph."""
     names = ("src", "dst", *EDGE_ARRAYS)
     arrays = [np.array(getattr(graph, n)) if n != "reverse_edge" or reverse else np.zeros(1, np.int64) for n in names]
     return [graph.num_nodes, graph.num_edges, int(reverse), 1, *arrays]
@@ -620,7 +620,7 @@ NO_GRAPHS = {
 
 
 def check_graph_status(library, kind, arguments, index="i64"):
-    """Return the status of the check of a graph; it reads nothing beyond the ends of arrays."""
+    """Return the status of the check of a graph, which must not read the element after the end of each array."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
     passed = [ctypes.c_int(a) if isinstance(a, int) else a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
@@ -628,7 +628,7 @@ def check_graph_status(library, kind, arguments, index="i64"):
 
 
 def change_one_argument(arguments, at, change):
-    """Return a function's arguments with `change` applied to number `at`."""
+    """Return a function's arguments with `change` applied to the argument at position `at`."""
     return [change(a.copy()) if k == at else a for k, a in enumerate(arguments)]
 
 
@@ -693,7 +693,7 @@ def test_graphs_are_checked(fortran_library, index):
 
 
 def make_graph_arrays(library, name, index, numbers, given, lengths):
-    """Return the status and results of a function that makes arrays of a graph; it never writes beyond their ends."""
+    """Return status and results of a function that builds graph arrays; it must not write beyond their ends."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
     status = getattr(library, f"trigraph_build_{name}_{index}")(
@@ -706,7 +706,7 @@ def make_graph_arrays(library, name, index, numbers, given, lengths):
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
 def test_arrays_of_graphs_are_pythons(fortran_library, index):
-    """Random graphs, some without edges or nodes, most with isolated nodes, and periodic ones with parallel edges."""
+    """Arrays agree for random graphs, some without edges or nodes, and for periodic graphs with parallel edges."""
     rng = np.random.default_rng(2)
     for _ in range(60):
         num_src, num_dst, num_edges = (int(n) for n in rng.integers(0, (7, 6, 30)))
@@ -772,7 +772,7 @@ def test_lists_that_make_no_graph_are_refused(fortran_library):
 
 
 def accepts_graph_arrays(kind, changed_arguments, same):
-    """Return whether `trigraph.CSC` accepts the arrays (other graphs derive some of the arrays that Fortran takes)."""
+    """Return whether `trigraph.CSC` accepts the changed arrays; other graphs derive them, so return `same`."""
     if kind != "csc":
         return same
     offsets, indices, edge_ids = changed_arguments[4:]

@@ -52,7 +52,7 @@ def assert_close(got, expected, dtype, scale=1.0):
 
 @EACH_BACKEND
 def test_infinite_scores_give_what_ieee_gives(backend):
-    """Scores are infinite for one in-edge of destination 0, all of destination 1, none of destination 2."""
+    """Results are as in IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of the scores are infinite."""
     for activation, infinite in itertools.product(ACTIVATIONS, (np.inf, -np.inf)):
         dtype = np.float32
         graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
@@ -83,7 +83,7 @@ def test_infinite_scores_give_what_ieee_gives(backend):
 
 
 def score_parallel_edges(score):
-    """Return scores for a destination with two equal in-edges, for which their derivatives are exactly zero."""
+    """Return arguments of attention with two equal in-edges, where derivatives of their scores are exactly zero."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
         "dst_embedding": np.array([[1.0, 1.0]]),
@@ -104,7 +104,7 @@ def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
 @pytest.mark.parametrize("level", levels.list_runnable_levels())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh_is_within_two_epsilon(level, dtype):
-    """Scores tanh(x) before the softmax, for one in-edge each, are within 2 eps of NumPy's in long double."""
+    """Scores tanh(x) before the softmax are within 2 eps of NumPy's tanh in long double."""
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-1, 1, 4000) * 2.0 ** rng.integers(-100, 6, 4000), [0.0, np.inf, -np.inf, 1e-40]])
     x = x.astype(dtype)
@@ -127,7 +127,7 @@ def test_tanh_is_within_two_epsilon(level, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 8, 9])
 def test_any_number_and_width_of_heads(heads, dtype, backend):
-    """Heads of every number and width agree with the judge; both decide how rows are cut into vectors and lanes."""
+    """Heads of any number and width, which determine the cuts of rows into vectors and lanes, agree with the judge."""
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32, 64]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
@@ -135,14 +135,14 @@ def test_any_number_and_width_of_heads(heads, dtype, backend):
             assert_accurate(op, values, compute_fields(op, values, backend=backend), chunked=True)
 
 
-# Weighted aggregation: expected values are written out, or NumPy's own.
+# Weighted aggregation, compared with explicit values or with NumPy.
 
 PICK = {"min": np.argmin, "max": np.argmax}
 NAN, INF = np.nan, np.inf
 
 
 def make_star_graph(messages, index=np.int64):
-    """Return a destination for each list of messages; each source has one feature, and weights are one."""
+    """Return features and a graph with one destination for each list of messages, one source for each message."""
     offsets = np.cumsum([0, *map(len, messages)]).astype(index)
     values = np.concatenate([*map(np.asarray, messages), [0.5]])  # the last source is isolated
     return values[:, None], CSC(offsets, np.arange(offsets[-1], dtype=index), len(values))
@@ -186,7 +186,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 
 @EACH_BACKEND
 def test_ties_and_nan_far_apart(backend):
-    """With 700 in-edges, in several chunks of 256, the first of tied extrema is taken, and NaN wins in any chunk."""
+    """With 700 in-edges (chunks of 256), the first of equal extrema is selected, and NaN wins in any chunk."""
     for op, first in itertools.product(PICK, (3, 300, 699)):
         sign = 1 if op == "max" else -1
         messages = np.cos(np.arange(700.0)) * 0.5
@@ -230,7 +230,7 @@ S, R, C, M = 5, 3, 6, 4
 
 
 def make_complete_graph(nodes=9):
-    """Return edges between all pairs; at nodes with more than num_spherical, fast backends sum over harmonics."""
+    """Return edges between all pairs; fast backends sum over harmonics at nodes with more than num_spherical edges."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
 
@@ -263,7 +263,7 @@ def extreme_lengths(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
-    """Scaling vectors by powers of two gives the same bits, except gradients in vec, which are divided by the power."""
+    """Scaling vectors by powers of two leaves results bitwise unchanged, but divides gradients in vec by the powers."""
     rng, graph, powers = np.random.default_rng(2), make_complete_graph(), extreme_lengths(dtype)
     base = draw_arguments(rng, graph.num_edges, dtype)
     # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
@@ -291,7 +291,7 @@ def test_only_directions_matter(backend, dtype):
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_BACKEND
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
-    """NaN in sbf_rad of degree 0 does not reach grad vec, and NaN in gg_vec not its gradient: Y_0 is constant."""
+    """Y_0 is constant: NaN in degree 0 of sbf_rad has no effect on vec's gradient, nor has gg_vec on that degree."""
     rng, graph = np.random.default_rng(4), make_complete_graph(nodes)
     inputs = draw_arguments(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in draw_arguments(rng, graph.num_edges, np.float64).items()}
@@ -314,7 +314,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
 def test_no_distance(backend, wrong):
-    """The checks refuse dist <= 0; backends called directly return NaN for it. dist = NaN gives NaN."""
+    """Public functions refuse dist <= 0, for which backends return NaN; dist = NaN gives NaN."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):
         trigraph.radial_basis_fwd(dist, freq, backend=backend)
@@ -339,7 +339,7 @@ def test_no_distance(backend, wrong):
 
 @EACH_BACKEND
 def test_parallel_edges_that_are_most_of_a_sum(backend):
-    """Leaving out four parallel edges, nearly the whole sum at their node, keeps the small remainder accurate."""
+    """Leaving out four parallel edges that are nearly all of their node's sum keeps the small remainder accurate."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     more = np.array([0, 1]), np.array([1, 0])

@@ -39,7 +39,7 @@ def test_wrapped_types(module):
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
-        if kinds:  # otherwise it belongs to no operator
+        if kinds:  # other functions belong to no operator
             assert read_type_characters(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
             assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
@@ -62,14 +62,14 @@ def distinct_factors(array):
 
 
 def largest_exact_change(after, before):
-    """Return the largest change of hi + lo, divided by the largest value if that is above one."""
-    changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # hi - hi is exact where they are close
+    """Return the largest change of hi + lo, relative to the largest value if it exceeds one."""
+    changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # the difference of close high parts is exact
     return np.max(changes, initial=0) / max(1, np.max(np.abs(before[0]), initial=0))
 
 
 def test_the_judge_keeps_both_halves_of_a_pair():
     for op in EVERY:
-        back = {a.name: None for a in op.arguments if a.given_back}  # the judge computes it itself
+        back = {a.name: None for a in op.arguments if a.given_back}  # the judge computes results of fwd itself
         good = {
             name: judge.pair(v) if isinstance(v, np.ndarray) else v
             for name, v in (make_unit_arguments(op) | back).items()
@@ -116,7 +116,7 @@ def test_sizes_that_fortran_cannot_count(backend):
 
 
 def test_no_function_of_fortrans_runtime_is_called():
-    """Wheels do not contain libgfortran, which needs a newer C library than the wheels promise to run with."""
+    """Wheels do not contain libgfortran, which may need a newer C library than the one that wheels require."""
     files = [importlib.import_module(f"trigraph.fortran.{module}").__file__ for module in MODULES]
     for file in [*files, *LIBRARY.parent.glob("libtrigraph*.so")]:
         command = ["nm", "--dynamic", "--undefined-only", file]

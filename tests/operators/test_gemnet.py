@@ -1,4 +1,4 @@
-"""The layers of GemNet-OC, with padded lists and without padding: golden vectors of fairchem, sums, bad input."""
+"""GemNet-OC's layers with padded lists and without padding: golden vectors of fairchem, sums, bad input."""
 
 import pickle
 
@@ -29,7 +29,7 @@ def read_golden_vectors(name):
 
 
 class PaddedCase:
-    """A case with unordered triplets, and with edges and atoms without any."""
+    """Arguments with unsorted triplets; some edges and atoms have no triplets."""
 
     def __init__(self, dtype=np.float64, index=np.int64):
         rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ class PaddedCase:
 
 
 def convert_to_tensors(value):
-    """Return tensors for NumPy's arrays, in mappings and sequences too."""
+    """Convert NumPy arrays to tensors, also in mappings and sequences."""
     if isinstance(value, dict):
         return {n: convert_to_tensors(v) for n, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -97,7 +97,7 @@ def assert_close(got, expected, eps=1e-12):
 @pytest.mark.parametrize("name", VECTORS)
 @each_form
 def test_golden(padded, name):
-    """fairchem's weights give fairchem's results."""
+    """With fairchem's weights, the layers give fairchem's results."""
     z = read_golden_vectors(name)
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
     atoms, sums = {}, {}
@@ -148,7 +148,7 @@ def test_slots_nobody_fills_are_zero():
     assert np.array_equal(np.isnan(got).any(axis=1), np.arange(EDGES) == 3)
 
 
-# Changed arguments, and texts.
+# Changes of arguments, and the expected errors.
 BAD_BASIS = [
     ({"rad_basis": np.ndarray.tolist}, "TypeError: ...rad_basis is a list; expected a..."),
     ({"rad_basis": lambda x: x[:, 1:]}, "ValueError: ...has shape (...); expected ..."),
@@ -258,7 +258,7 @@ def test_compiled_and_copied():
 
 
 def test_initial_weights():
-    """Initial weights have mean 0 over the summands and the variance of He's rule."""
+    """Initial weights have mean 0 over the summands, and the variance of He initialisation."""
     torch.manual_seed(0)
     for layer in (nn.BasisEmbedding(16, 8, 7), nn.BasisEmbedding(16, 8), nn.EfficientInteractionBilinear(6, 4, 9)):
         weight = layer.weight

@@ -1,6 +1,6 @@
 """Every sum of every operator over very many equal terms is within 8 eps of the judge.
 
-So is the gradient of parameters, which sums over nodes of very different degrees.
+The bound also holds for gradients of parameters, which sum over nodes of very different degrees.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from trigraph import CSC, EdgeGraph, Segments
 from trigraph.table import DEFINITIONS
 from trigraph.verification.judged import compute_with_judge
 
-EPS = 8  # allowed by the accuracy rule for sums in chunks of any length
-WIDTH = 3  # size of every axis that does not count edges, nodes and so on
+EPS = 8  # allowed error of chunked sums of any length, in machine epsilons
+WIDTH = 3  # size of every axis that does not count edges, nodes or similar entities
 
 
 class HubRun(NamedTuple):
-    """A backend, numbers of terms and their type, and the tested orders of derivatives."""
+    """A backend, the number and dtype of terms, and the tested orders of derivatives."""
 
     backend: str
     terms: int
@@ -28,15 +28,15 @@ class HubRun(NamedTuple):
 
 
 FAST = HubRun("fortran", 100_000)
-# Sums of 117 chunks, added in a chain, err by more than 8 eps; second derivatives launch the kernels of other orders.
+# A chain of 117 chunks would err by more than 8 eps; second derivatives also launch the kernels of lower orders.
 EMULATED = HubRun("gpu-host", 30_000, orders=(2,))
-# Both types instantiate one template; 70,000 exceeds 256 times 256, so that sums have all their levels.
+# Both dtypes instantiate one template; 70,000 terms exceed 256 * 256, so that sums use all their levels.
 SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), HubRun("gpu-host", 70_000)]
 RUNS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
 def make_csc(sizes):
-    """Return edges from sources 0 and 1 in turn into one node, or one node per pair, with two rows, or one per edge."""
+    """Return edges from sources 0 and 1 into one node, or one node per pair, with two edge rows, or one per edge."""
     src = np.tile(np.arange(2), sizes["num_positions"] // 2)
     dst = np.repeat(np.arange(sizes["num_dst_nodes"]), sizes["num_positions"] // sizes["num_dst_nodes"])
     rows = src if sizes["num_edges"] == 2 else np.arange(len(src))
@@ -57,9 +57,9 @@ def make_segments(sizes):
 
 
 class HubGrowth(NamedTuple):
-    """The growth of a small call for a kind of graph: in each arrangement some sizes grow with the number of terms.
+    """The growth of a small call into a large one, for one type of graph.
 
-    They grow by the number of terms, divided by an integer.
+    An arrangement maps sizes to divisors: a size is multiplied by the number of terms over its divisor.
     """
 
     make: Callable  # function from sizes to graph objects
@@ -84,7 +84,7 @@ HUB_GRAPHS = {
         [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW],
     ),
 }
-# Settings in which an operator is linear in its terms, if not all are; others give a mean of terms, or one term.
+# Settings that are linear in the terms (all, if an operator is missing), and settings that average or select terms.
 LINEAR = {"agg_weighted_n2n": [{"op": "sum"}], "mha_gat_n2n": []}
 MEANS = {
     "agg_weighted_n2n": [{"op": "mean", "mean_by": "weight"}, {"op": "mean", "mean_by": "count"}, {"op": "max"}],
@@ -110,14 +110,14 @@ def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
 
 
 def assert_multiple(got, judged, factor, what):
-    """Compare with the judge's triples times a factor."""
+    """Assert that results equal the judge's triples (high, low, scale) times a factor."""
     high, low, scale = judged.astype(np.longdouble)
     error = np.abs((got - factor * high) - factor * low)
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
 def repeat_rows(op, values, times, make, few):
-    """Return arguments of the large call: the rows and sizes of the small call, repeated as often as `times` says."""
+    """Return arguments of the large call, in which rows and sizes of the small call are repeated `times` times."""
     arrays = [a for a in op.arguments if a.dims[0] in times and not a.given_back]
     tiles = {a.name: (times[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
     rows = {name: np.tile(values[name], tile) for name, tile in tiles.items()}
@@ -125,7 +125,7 @@ def repeat_rows(op, values, times, make, few):
 
 
 def assert_equal_terms(run, definition, setting, grown, mean):
-    """Compare all operators of a definition with the judge's results for the small call."""
+    """Compare large calls of all operators of a definition with the judge's results for the small call."""
     make, few, terms, _ = HUB_GRAPHS[definition.graph]
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
@@ -149,19 +149,19 @@ def test_equal_terms(definition, setting, grown, mean, run):
 
 
 def test_a_million_terms_of_a_row_of_the_emulator():
-    """Eight threads add the sums of a row's parts, a thousand each."""
+    """Eight threads add the partial sums of one row, a thousand each."""
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     assert_equal_terms(HubRun("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
 
 
 def make_star_graph(n_in, n_out):
-    """Return a graph whose node 0 has n_in in-edges and n_out out-edges; the latter come first."""
+    """Return a graph whose node 0 has n_in in-edges and n_out out-edges; the out-edges come first."""
     src = np.concatenate([np.zeros(n_out, np.int64), np.arange(1, n_in + 1)])
     dst = np.concatenate([np.arange(n_in + 1, n_in + n_out + 1), np.zeros(n_in, np.int64)])
     return {"graph": EdgeGraph(src, dst, 1 + n_in + n_out)}
 
 
-# In-edges take longer than out-edges; adding the sums of 30,000 terms' chunks in a chain would already fail.
+# In-edges take longer than out-edges; sums of 30,000 terms fail if their chunks are added in a chain.
 FIRST = EMULATED._replace(orders=(1,))
 STARS = [(FAST, 30_000, 1), (FAST, 30_000, 12), (FAST, 1, 100_000), (FAST, 12, 100_000), (FAST, 1000, 200)]
 STARS += [(FIRST, 30_000, 9), (FIRST, 9, 30_000)]
@@ -171,7 +171,7 @@ STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY
 
 @pytest.mark.parametrize(("run", "n_in", "n_out"), STARS)
 def test_equal_edges_at_one_node(run, n_in, n_out):
-    """In-edges are all equal, and out-edges too: the first edges go out, the last ones come in."""
+    """All in-edges are equal, and all out-edges are equal; the first edges are the out-edges."""
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, make_star_graph(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}

@@ -18,7 +18,7 @@ import trigraph
 from trigraph.fortran import memory
 from trigraph.fortran.memory import LEAST, Blocks
 
-LARGE = (LEAST // 4,)  # number of float32 elements; the smallest array that is kept
+LARGE = (LEAST // 4,)  # number of float32 elements of the smallest array whose memory is kept
 
 
 def array_address(array: np.ndarray) -> int:
@@ -96,11 +96,11 @@ def test_a_forked_process_has_memory_of_its_own(memory_blocks: Blocks) -> None:
 
 
 class CallInterrupted(Exception):
-    """The exception that interrupts a call."""
+    """Raised in order to interrupt a call."""
 
 
 def act_at_each_step(action):
-    """Return a trace function that runs `action` once, before the n-th step of the interpreter in memory.py."""
+    """Return a trace function that runs `action` once, before the n-th bytecode instruction in memory.py."""
     state = {"left": 0, "busy": False}
 
     def trace_step(frame, event, _):
@@ -181,12 +181,12 @@ def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) 
     again = memory_blocks.empty(LARGE, np.dtype(np.float32))
     assert memory_blocks.blocks[0][0] is in_use[0]
     assert not again.flags.owndata
-    del again  # now free: it is released before an allocation fails
+    del again  # a free block is released before an allocation fails
     assert not memory_blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
-    """A child forked while another thread is anywhere in this code can call operators: no lost lock blocks it."""
+    """A child that is forked while another thread is anywhere in this code can call operators without a deadlock."""
     graphs = [make_csc()]
     graphs[0].prepare()  # imports SciPy; a fork during an import would leave the import lock held
     stop = threading.Event()
@@ -220,7 +220,7 @@ def make_csc() -> trigraph.CSC:
 
 
 def compute_table_properties() -> None:
-    """Compute the cached properties of operators and definitions, in copies that have none."""
+    """Compute the cached properties of an operator and its definition, in copies without cached values."""
     op = dataclasses.replace(trigraph.OPERATORS["gno_message_bwd2"])
     assert op.signature is op.signature
     assert dataclasses.replace(op.definition).symbols

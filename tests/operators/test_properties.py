@@ -11,7 +11,7 @@ from table_calls import ALL, assert_accurate, assert_same_bits, compute_fields, 
 
 from trigraph.testing import strategies
 
-EXAMPLES = 30  # for each operator; half a minute of one processor for all
+EXAMPLES = 30  # examples per operator; all operators take half a minute on one processor
 SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -32,7 +32,7 @@ def draw_call(draw_, op):
 
 
 def copy_misaligned(a):
-    """Return a copy whose address is off the dtype's alignment by one byte."""
+    """Return a copy whose address is misaligned by one byte."""
     memory = np.empty(a.nbytes + 1, np.int8)
     moved = np.ndarray(a.shape, a.dtype, buffer=memory[1:].data)
     moved[...] = a
@@ -69,11 +69,11 @@ LAYOUTS = {
 }
 
 
-# NumPy's product of few rows once raised this flag for finite numbers; results are compared anyway.
+# NumPy's product of few rows may raise this flag for finite numbers; the results are compared in any case.
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("op", ALL)
 def test_any_graph_in_any_layout(op):
-    """The fast path and pyref agree with the judge, and give the same bits for any layout of the arrays."""
+    """The fast path and pyref agree with the judge, and give bitwise the same results for any layout of the arrays."""
 
     @SETTINGS
     @given(st.data())
@@ -84,7 +84,7 @@ def test_any_graph_in_any_layout(op):
         back = {a.name for a in op.arguments if a.given_back}
         moved = {n: LAYOUTS[layouts[n]](values[n]) for n in names if n not in back}
         plain = values | {n: np.ascontiguousarray(v) for n, v in moved.items()}
-        if back:  # results of fwd for the same inputs
+        if back:  # None stands for the results of fwd for the same inputs
             plain |= dict.fromkeys(back)
         for backend in ("fortran", "pyref"):
             expected = compute_fields(op, plain, backend=backend)

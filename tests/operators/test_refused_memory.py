@@ -1,9 +1,9 @@
-"""With little address space left, an operator returns the right result or raises MemoryError.
+"""With little address space left, an operator returns the correct result or raises MemoryError.
 
-Child processes (this file, run as a script) limit their address space to the current size plus a budget, between zero
-and the need of the call. Then either MemoryError is raised, and arrays given as `out=` are unchanged; or the result has
-the same bits as without a limit. The next call, without the limit, also has them. If a child ends or hangs, its
-operator has failed, and another child continues. pyref is left out, since its only compiled code is NumPy's.
+Child processes (this file, run as a script) limit their address space to the current size plus a budget between zero
+and the need of the call. Then the call either raises MemoryError and leaves arrays given as `out=` unchanged, or
+returns bitwise the result of a call without a limit, as does the next call without the limit. If a child ends or
+hangs, its operator has failed, and another child continues. pyref is not tested: its only compiled code is NumPy's.
 """
 
 import faulthandler
@@ -29,17 +29,17 @@ from trigraph.fortran import memory
 from trigraph.table import NAMED, SYMBOLS
 
 PAGE = resource.getpagesize()
-HANG = 60  # seconds for an operator; the dense sweep has 20 times as many
+HANG = 60  # seconds for an operator; 20 times as long in the dense sweep
 SENTINEL = 0xA5  # fills `out=` before a call
 MOST = 2**34  # bytes that are enough for every call
 
 
 class SweepSettings(NamedTuple):
-    """The settings with which a backend is tested.
+    """Settings for the tests of a backend.
 
-    `many` edges or triplets and `few` nodes make the work space much larger than a page, at little cost: the direct
-    backends visit every triplet, gpu-host every thread of a block. `untouched`: whether a refused call leaves `out` as
-    it was; gpu-host may be refused memory between two kernels.
+    `many` edges or triplets and `few` nodes make the work space much larger than a page, in little time: the direct
+    backends visit every triplet, gpu-host every thread of a block. `untouched` says whether a refused call leaves `out`
+    as it was; gpu-host may be refused memory between kernels.
     """
 
     backend: str
@@ -82,7 +82,7 @@ def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
     taken: tuple[Any, ...] = ()
     with limit_address_space(
         0
-    ):  # use the C library's free memory, from half a page on, which would otherwise serve the call
+    ):  # use up the C library's free blocks of half a page and more, which could otherwise serve the call
         for size in (PAGE // 2 << k for k in range(8, -1, -1)):
             with suppress(MemoryError):
                 while True:
@@ -95,7 +95,7 @@ def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
 
 
 def call_in_limited_thread(budget: int, function: Callable[[], Any]) -> Any:
-    """Do the same as `limited` in a new Python thread, whose OpenMP threads must be created under the limit."""
+    """Do the same as `call_with_limited_memory` in a new thread, whose OpenMP threads must start under the limit."""
     go, results = threading.Event(), []
 
     def call_when_allowed() -> None:
@@ -144,7 +144,7 @@ def yield_call_arguments(op: Any, sweep: SweepSettings, dense: bool) -> Iterator
 
 
 def have_same_bits(got: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Return whether two results have the same bits."""
+    """Return whether two results are bitwise identical."""
     return got.keys() == expected.keys() and all(
         (got[n] is None) == (v is None) and (v is None or got[n].tobytes() == v.tobytes()) for n, v in expected.items()
     )
@@ -162,7 +162,7 @@ class RepeatedCall:
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
     def call_with_budget(self, budget: int) -> bool:
-        """Call with this many bytes left; return whether there was a result."""
+        """Call with `budget` bytes of address space left; return whether there was a result."""
         where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
@@ -185,13 +185,13 @@ class RepeatedCall:
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
             raise WrongBehaviour(f"{where}: {got!r}, and out is half written")
-        # That call also leaves libgomp the memory for the team of its next call: if refused, libgomp ends the process.
+        # This call also gives libgomp memory for its next team; if it were refused, libgomp would end the process.
         if not have_same_bits(function(), self.expected):
             raise WrongBehaviour(f"{where}: {got!r}, and the next call has other bits")
         return False
 
     def bisect_needed_memory(self) -> None:
-        """Bisect the memory that the call needs to one page, since the last allocation that can fail may be small."""
+        """Bisect the memory that the call needs to one page, because the last allocation that can fail may be small."""
         if self.sweep.teams:  # from 0 to more than the stacks and heaps of all threads
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.call_with_budget(budget)
@@ -207,7 +207,7 @@ class RepeatedCall:
         while need - refused > PAGE:
             middle = (refused + need) // 2 // PAGE * PAGE
             refused, need = (refused, middle) if self.call_with_budget(middle) else (middle, need)
-        if self.dense:  # the range of the call's last allocations, which may be small
+        if self.dense:  # the last allocations of the call may be small
             for budget in range(max(0, need - 64 * PAGE), need + 16 * PAGE, PAGE):
                 self.call_with_budget(budget)
 
@@ -217,7 +217,7 @@ def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int
 
     Raises
     ------
-    Wrong, and whatever a call raises
+    WrongBehaviour, and any exception of a call
     """
     refused = complete = 0
     for job in yield_call_arguments(op, sweep, dense):

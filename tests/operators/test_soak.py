@@ -1,4 +1,4 @@
-"""Calls from several threads, in forked processes and signal handlers have the bits of a first call."""
+"""Calls from several threads, in forked processes and signal handlers equal a first call bitwise."""
 
 import functools
 import gc
@@ -22,13 +22,13 @@ from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import name_fields_of_result
 
-BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # the most operations of a call
+BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # most operations of a call
 GROWTH = 32 * 2**20  # bytes by which the trend of resident memory may rise
 
 
 @functools.cache
 def make_soak_calls():
-    """Return functions of `out`, by operator, case and backend, whose calls take milliseconds."""
+    """Return functions of `out`, by operator, case, dtype and backend, whose calls take milliseconds."""
     found = {}
     for definition in DEFINITIONS:
         for variant in list_variants(definition)[:8]:
@@ -92,10 +92,10 @@ def measure_resident_bytes():
 
 
 def list_soak_failures(seconds, seed):
-    """Return the failures within this many seconds."""
+    """Make random calls for some seconds; return the failures."""
     failures, samples, files = [], [], []
     for call in make_soak_calls().values():
-        call()  # imports do not survive KeyboardInterrupt
+        call()  # imports modules now, since KeyboardInterrupt may break an import
     for block in range(12):
         threads = [
             threading.Thread(target=repeat_calls, args=([seed, block, n], seconds / 12, failures)) for n in (1, 2)

@@ -1,4 +1,4 @@
-"""Third derivatives: the judge's are derivatives of its lower orders, and backends with their own agree with it."""
+"""Third derivatives: the judge's are derivatives of its lower orders, and the backends' own agree with the judge."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ OWN = [  # backends, and the third derivatives that they compute themselves
     if arrays == "numpy" and third_is_native(backend, op.name)
 ]
 STEP = 2.0**-32
-GROWTH = 2.0**7  # of scales from one order to the next: the weights of saturated attention are multiplied by 2^6
+GROWTH = 2.0**7  # growth of scales from one order to the next; saturated attention multiplies weights by 2^6
 
 
 def yield_third_order_calls(op, dtype):
@@ -31,14 +31,14 @@ def yield_third_order_calls(op, dtype):
 
 
 def move_arguments(op, values, step):
-    """Return arguments of bwd or bwd2, as pairs: gradients and inputs are moved by a step along the cotangents ggg_."""
+    """Return arguments of bwd or bwd2 as pairs (high, low), moved by a step along the cotangents ggg_."""
     pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.select_present(values)}
     return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
 
 
 @pytest.mark.parametrize("op", EACH)
 def test_the_judge_differentiates_its_derivatives(op):
-    """Central differences agree; a step leaves terms of two orders more, and pairs end at 2^-105 of the scale."""
+    """Central differences agree, up to terms of second order in the step and roundings of 2^-105 of the scale."""
     for values, smooth in yield_third_order_calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
             continue  # a step along scaled cotangents is not small
@@ -73,7 +73,7 @@ def test_an_error_names_the_backends_that_have_it():
 
 @pytest.mark.parametrize("choice", ["min", "max"])
 def test_the_first_of_equal_messages_counts(choice):
-    """Messages are zero, but differ along the cotangents; as complex numbers they also differ in their real parts."""
+    """If all messages are zero, the first one is the extremum, although they differ along the cotangents."""
     op = THIRD["agg_weighted_n2n_bwd3"]
     values = draw_operator_arguments(op, setting={"op": choice})
     values["embedding"] = np.zeros_like(values["embedding"])
@@ -83,7 +83,7 @@ def test_the_first_of_equal_messages_counts(choice):
 
 @pytest.mark.parametrize(("op", "backend"), OWN)
 def test_what_a_call_leaves_out(op, backend):
-    """Fields that are not requested change no bit of the others; a cotangent that is None is zero."""
+    """Fields that are not requested change no bit of other fields; a cotangent of None counts as zero."""
     values, _ = yield_third_order_calls(op, "float32")[0]
     for name, expected in compute_fields(op, values, backend=backend).items():
         if expected is not None:
@@ -99,7 +99,7 @@ def test_what_a_call_leaves_out(op, backend):
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("name", ["gno_kernel", "gno_message"])
 def test_nan_in_a_direction_of_the_coordinates(name, backend):
-    """NaN reaches the same results as in the judge, also products of both directions for active units."""
+    """NaN in a direction reaches the same elements of results as in the judge."""
     op = THIRD[f"{name}_bwd3"]
     for direction in ("gg_coords", "ggg_coords"):
         values = draw_operator_arguments(op) | {
@@ -113,11 +113,11 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
 
 @pytest.mark.parametrize("large", [(), ("embedding",), ("grad_out",), ("gg_vec", "ggg_vec")], ids="-".join)
 def test_many_edges_of_which_one_dominates(large):
-    """Left-out edges are subtracted from sums over all, unless too little would remain."""
+    """Left-out edges are subtracted from sums over all edges, unless too few digits would remain."""
     op = THIRD["agg_edge_to_edge_bwd3"]
     joined = np.zeros((100, 100), int)
     joined[:16, :16] = 1 - np.eye(16, dtype=int)
-    joined[16, 17:57] = joined[17:57, 16] = 1  # more than a chunk
+    joined[16, 17:57] = joined[17:57, 16] = 1  # more edges than a chunk has
     graph = EdgeGraph(*np.nonzero(joined), 100)
     values = draw_operator_arguments(
         op, graph=graph, setting={"exclude": "edge"}, num_spherical=3, num_radial=2, n_emb=3, n_mid=2
@@ -130,7 +130,7 @@ def test_many_edges_of_which_one_dominates(large):
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
 @pytest.mark.parametrize("op", EACH)
 def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
-    """Each result is as accurate as its own terms, whatever the size of other results."""
+    """The error of each element depends only on its own terms, whatever the size of other elements."""
     for largest in (8, 120, 900):
         rng, values = np.random.default_rng(0), draw_operator_arguments(op)
         for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):

@@ -185,7 +185,7 @@ def test_what_runs_first_in_a_forked_child_may_call_operators():
         assert done.communicate(timeout=TIMEOUT)[0].split() == ["0"]
     finally:
         if done.poll() is None:
-            os.killpg(done.pid, signal.SIGKILL)  # with a child that hangs
+            os.killpg(done.pid, signal.SIGKILL)  # also ends a child that hangs
 
 
 def test_a_small_call_starts_no_thread_until_a_number_is_set():
@@ -211,7 +211,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
 
 def test_a_call_with_one_thread_leaves_the_team():
-    """When the system refuses new stacks, two threads still run after a call with one, but a larger team is refused."""
+    """If new stacks are refused, two threads can still run after a call with one thread, but three cannot."""
     script = """
         import resource
         import numpy as np
@@ -253,7 +253,7 @@ def test_an_upper_bound():
     assert_same_bits(compute_fields(op, values), expected)
 
 
-# Builds of the fast path: the one in use, how to choose another, and the equal bits of v3 and v4.
+# Levels of the fast path: the default, the choice of another level, and bitwise equality of v3 and v4.
 
 AVAILABLE = levels.list_runnable_levels()
 LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
@@ -307,10 +307,7 @@ def test_levels_that_cannot_run():
 
 
 def draw_arguments_of_any_size(op, seed):
-    """Return arguments with widths that fill no vector register; in every second case, row lengths differ widely.
-
-    v3 and v4 give the same bits for many widths and degrees, more than in `trigraph verify`.
-    """
+    """Return arguments of random sizes; with odd seeds, rows are scaled by widely different factors."""
     rng = np.random.default_rng(seed)
     limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
     sizes = {s: int(rng.integers(max(limit.minimum, 1), limit.maximum or 40)) for s, limit in limits.items()}
@@ -339,7 +336,7 @@ BOTH_LEVELS = pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reaso
 @BOTH_LEVELS
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_equal_bits_on_v3_and_v4(definition):
-    """v3 and v4 have equal bits for more sizes than in `trigraph verify`."""
+    """Results on v3 and v4 are bitwise identical for more sizes than `trigraph verify` tests."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
             assert_equal_on_levels(op, draw_arguments_of_any_size(op, seed))
