@@ -1,4 +1,4 @@
-"""Users' operators: `trigraph.verify`, forwards in torch and JAX, and fixtures for pytest."""
+"""Operators of users: `trigraph.verify`, forward functions in torch and JAX, and fixtures for pytest."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_right_forward_passes_in_all_orders(torch_forwards_module):
 
 
 def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
-    """If autograd cannot differentiate a forward, the message names order and field; the forward itself passes."""
+    """If a forward function hides an input from autograd, the error names order and field; the forward passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
         trigraph.verify(torch_forwards_module.forgets_the_weights, **SUM)
     failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
@@ -50,7 +50,7 @@ def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
 
 
 def test_kinds_are_left_out_with_a_reason(torch_forwards_module):
-    """Kinds of check that are left out appear in the table, with the reason."""
+    """Skipped kinds of checks appear in the table, with the reason."""
     where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
     arguments = {"function": torch_forwards_module.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
     others = ("accuracy", "differences", "adjoint", "symmetry", "repeat", "permutation")

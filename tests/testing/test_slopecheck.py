@@ -52,7 +52,7 @@ def draw_positions(seed):
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_derivatives(seeds):
-    """Operators and energies pass to third order; forces, which are a derivative themselves, to second order."""
+    """Operators and energies pass to third order; forces, which are first derivatives, pass to second order."""
     for seed in range(seeds):
         check_derivatives(attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
         for function, order in (

@@ -1,4 +1,4 @@
-"""The hypothesis strategies draw graphs as documented, and shrink to small ones."""
+"""The hypothesis strategies draw graphs with the documented features, and shrink them."""
 
 import numpy as np
 import pytest

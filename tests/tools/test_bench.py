@@ -34,7 +34,7 @@ SINGLE = np.dtype("float32")
 
 
 def tiny(workload):
-    """Return sizes of a quick run, with few nodes, so that edges share them."""
+    """Return sizes of a quick run, with so few nodes that edges share them."""
     most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "num_spherical": 3}
     most |= {"num_triplets": 61, "num_inputs": 61}
     return {n: min(v, most.get(n, 23 if SYMBOLS[n].minimum == 0 else 5)) for n, v in workload.sizes.items()}
@@ -42,7 +42,7 @@ def tiny(workload):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Run one workload with one round."""
+    """Measure each workload in one attempt."""
     monkeypatch.setattr(run, "ATTEMPTS", 1)
 
 
@@ -58,7 +58,7 @@ def test_relative_error_never_passes_what_cannot_be_compared():
 
 
 def test_only_what_agrees_with_the_baseline_is_timed():
-    """Wrong or failing contenders are not timed; peak memory is the call's own, whatever the parent process uses."""
+    """Wrong or failing contenders are not timed; the peak memory of a call excludes memory of the parent process."""
     ballast = np.ones(2**24)
     large = 64 * 2**20
     jobs = {
@@ -126,7 +126,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
 
 
 def test_cases_are_ordinary():
-    """Drawn cases are away from kinks, edges of atoms come in both directions, and layouts are as named."""
+    """Drawn cases avoid kinks, edges between atoms exist in both directions, and degrees are as the workloads state."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
     case = make_case(workload, sizes, SINGLE)
@@ -199,7 +199,7 @@ def test_ratios():
 
 
 def test_device(monkeypatch):
-    """A device's clock waits for it, its memory is the loss of free memory, and the bound is the largest of three."""
+    """Timing waits for the device, peak memory is the loss of free memory, and the bound is the largest of three."""
     free, waits = [100, 60], []
     cuda = SimpleNamespace(
         Device=lambda: SimpleNamespace(synchronize=lambda: waits.append(1)),

@@ -115,7 +115,7 @@ def test_failure(verify, error):
 
 
 def test_the_first_failed_check_is_repeated_by_its_settings(verify):
-    """The command that repeats a failure has its settings in order, since a case's numbers depend on the order."""
+    """The command that repeats a failure lists settings in order, because the numbers of a case depend on the order."""
     case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
     bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
     where = ("op=mean", "op=sum", "src_embedding=given")

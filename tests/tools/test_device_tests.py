@@ -64,7 +64,7 @@ def rehearse(folder, record, *options, status=0):
 
 @pytest.mark.slow
 def test_rehearsal(tmp_path, monkeypatch):
-    """Some tests of every file pass; part of the tests is not a qualification."""
+    """Some tests of every file pass; a run of only some tests is not a qualification."""
     names = "kernels or gno_message_bwd- or bwd2 and capture or streams or beyond or gno-race or test_verify and gemnet"
     program = tmp_path / "compute-sanitizer"
     program.write_text(SANITIZER)
@@ -97,7 +97,7 @@ def test_what_ends_early_costs_nothing_else(tmp_path):
 
 
 def test_verdict(module):
-    """ "Nothing wrong was found" requires that every family is verified; otherwise little was checked."""
+    """The verdict is "little was checked" unless every family is verified."""
     for verify, other, parts, verdict in (
         ("passed", "passed", False, "passed"),
         ("passed", "passed", True, "passed in part"),

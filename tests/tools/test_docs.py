@@ -43,7 +43,7 @@ NEEDED |= {
     "pyg.py": "torch_geometric",
     "conversion.py": "torch_geometric",
 }
-# Settings of the process, and changes to other packages, which other tests would see.
+# Functions that change the process or other packages, which would affect other tests.
 WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
 
@@ -54,14 +54,14 @@ def blocks(page, language):
 def shell(commands, cwd):
     """Run shell commands with this environment's programs on the PATH; return their output."""
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
+    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets COLUMNS
     return run_command("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
 def test_files_that_are_named_exist():
-    """Paths in pages, commands and workflows that begin with a folder of the checkout exist; so do noxfile.py's."""
+    """Paths in pages, commands, workflows and noxfile.py that begin with a folder of the checkout exist."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
-    written = set((ROOT / ".gitignore").read_text().splitlines())  # the build writes these
+    written = set((ROOT / ".gitignore").read_text().splitlines())  # files that the build writes
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
@@ -84,7 +84,7 @@ def test_every_folder_of_tests_is_described():
 
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
 def test_generated_parts_are_up_to_date(page):
-    """`make pages` changes nothing; parts that programs print are not run here."""
+    """`make pages` changes nothing; programs whose output is part of a page are not run."""
     assert TABLES["filled"](page.read_text()) == page.read_text()
 
 
@@ -113,7 +113,7 @@ def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
     assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # the site's width
-    outcome = doctest.testmod(module, globs={})  # so that it runs wherever someone pastes it
+    outcome = doctest.testmod(module, globs={})  # so that examples need no names of the module
     assert outcome.attempted
     assert not outcome.failed
 
@@ -139,7 +139,7 @@ def test_verifying_an_implementation():
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
-@pytest.mark.slow  # slopecheck's test_emt has the same verdict, its test_command the command
+@pytest.mark.slow  # slopecheck's test_emt checks the same verdict, and its test_command the command
 def test_verifying_a_calculator(tmp_path):
     (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
     printed = shell(commands, tmp_path)
@@ -156,7 +156,7 @@ def test_verifying_a_calculator(tmp_path):
 )
 def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first has none of ours
+    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first has no program of ours
     in_fortran, in_c = (shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
     fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
@@ -164,7 +164,7 @@ def test_the_programs_in_fortran_and_c(tmp_path):
     assert float(in_c.rsplit(":")[1]) < 1e-8
 
 
-# README's ratios of a device: text, stage of the qualification, workload, peer (None if there is only one).
+# README's ratios of a device -> stage of the qualification, workload and peer.
 DEVICE = ROOT / "verification" / "records" / "2026-11-26-h100-253c310.json"
 SPEEDS_OF_DEVICE = {
     "60 times for the sum over triplets": ("bench", "dimenet", "pyg-cuda"),
@@ -180,7 +180,7 @@ def test_the_table_of_speeds_has_every_workload():
 
 
 def test_speeds_of_the_device_are_those_of_its_record():
-    """README's speeds on a device are those of its record; the speeds on CPUs are generated from records."""
+    """README's speeds on a device equal the ratios in its record; speeds on CPUs are generated from records."""
     text = " ".join(README.split())
     stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]

@@ -28,7 +28,7 @@ def site(tmp_path_factory):
 
 
 def test_pages_and_names(site):
-    """Every public name has a page: for operators with formula, example and links, for tutorials with pictures."""
+    """Every public name has a page; operators have a formula, an example and links, and tutorials have pictures."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
     names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name)) and name != "verify"]

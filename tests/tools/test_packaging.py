@@ -60,7 +60,7 @@ assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
 
 
 def test_without_the_extra_verify(tmp_path):
-    """Without slopecheck, operators work; the command line and checks of operators say in a sentence how to get it."""
+    """Without slopecheck, operators work; the command line and `trigraph.verify` say how to install it."""
     absent = dict.fromkeys(("click", "rich", "slopecheck", "matplotlib", "jinja2"))
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
     run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
@@ -103,7 +103,7 @@ def test_a_release_is_told_alike_everywhere():
         assert {*needed} == {word for word in named if word not in ("python", "pip")}, section
 
 
-# Fake build tools; in each set something is missing or too old.
+# Fake build tools: Python without headers, a Fortran compiler that fails, and a C++ compiler that is too old.
 STANDS_IN = {
     "python": """import runpy, sys, sysconfig
 sysconfig.get_config_vars().update(INCLUDEPY="/nowhere", LIBPC="/nowhere")
@@ -160,7 +160,7 @@ def test_the_wheel_has_every_level(checkout, tmp_path):
     """The wheel works in an empty environment, at every level, including v2."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
-    with zipfile.ZipFile(wheel) as archive:  # it includes the licences of bundled libraries
+    with zipfile.ZipFile(wheel) as archive:  # the wheel includes the licences of bundled libraries
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
         (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
     assert bundled == set(re.findall(r"^\| (lib\w+), ", told, re.MULTILINE))

@@ -67,7 +67,7 @@ def _importable(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch, tmp_path):
-    """Let these runs and other runs on this machine not wait for each other."""
+    """Use a separate lock, so that these runs and other runs on this machine do not wait for each other."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(qualify_part, "LOCK", tmp_path / "lock")
 
@@ -167,7 +167,7 @@ def test_verdict_of_a_stage(status, line_passed, verdict):
     ],
 )
 def test_the_status_tells_what_was_checked(verify, other, status):
-    """ "Nothing wrong was found" requires that every family is verified; otherwise little was checked."""
+    """The verdict is "little was checked" unless every family is verified."""
     stages = {"verify": verify, "bench": [other]}
     parts = {name: [driver._known("", state, "") for state in states] for name, states in stages.items()}
     record = {
@@ -223,7 +223,7 @@ def test_one_stage(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_no_device(tmp_path):
-    """Without a device the command refuses; if it disappears during the run, the summary says so."""
+    """Without a device the command refuses to run; if the device disappears during the run, the summary says so."""
     ran = CliRunner().invoke(main, ["qualify", "--out", str(tmp_path)])
     assert (ran.exit_code, "CuPy is not installed" in ran.output) == (2, True)
     record = driver.qualify(Device(), tmp_path, 60, driver.STAGES[:1])
@@ -244,7 +244,7 @@ def test_notes_are_there_at_every_line(tmp_path):
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_workloads_of_a_device(workload):
-    """Workloads of a device run at small sizes on gpu-host, with the same bits for int32 and int64 indices."""
+    """Workloads of a device run at small sizes on gpu-host, with bitwise equal results for int32 and int64 indices."""
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
     results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
@@ -274,7 +274,7 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
 
 @pytest.mark.slow
 def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
-    """A wrong program of ours fails, a peer's wrong program is timed and marked; errors of peers are noted."""
+    """A wrong program of trigraph fails; a wrong program of a peer is timed and marked; errors of peers are noted."""
     pytest.importorskip("torch")
 
     def contender(value, peer=False):
@@ -333,7 +333,7 @@ def test_a_sanitizer_without_a_summary_has_failed(output):
 
 @pytest.mark.parametrize("name", environment.TF32_VARIABLES)
 def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
-    """TF32 (float32 products with 10 bits) is recorded by `info`, reports and the qualification."""
+    """`info`, reports and the qualification record TF32 (float32 products with factors of 10 bits)."""
     for variable in environment.TF32_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "0")
@@ -428,7 +428,7 @@ def test_checks(device, check, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
 def test_checks_of_torch(monkeypatch, check, tmp_path):
-    """The checks of torch pass, without the checks of streams, captures, compilation and memory."""
+    """Checks of derivatives, half precision and layers in torch pass with the stand-ins."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")

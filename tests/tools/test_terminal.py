@@ -69,7 +69,7 @@ def unwritable(kind):
     os.close(reader)
     with open("/dev/full" if kind == "disk" else writer, "w", encoding="utf-8") as stream:
         yield stream
-        stream.flush()  # flush, since the interpreter would fail again at its end
+        stream.flush()  # otherwise the interpreter would fail again when it exits
 
 
 def end(words):

@@ -19,7 +19,7 @@ from trigraph.table import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FRAMEWORK = "torch"  # not a backend, but verified like one: plain forms, which all families share
+FRAMEWORK = "torch"  # plain forms in torch, which all families share and which are verified like a backend
 # The first files of a family by backend, if they exist; files that they include, import or use belong to it as well.
 BACKENDS = {
     "fortran": ("fortran/fast/{}.fypp", "src/trigraph/backends/third.py", "src/trigraph/backends/third_{}.py"),
@@ -38,12 +38,11 @@ DECLARED = {
     "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
     "fortran/fast/dimenet.fypp": "fortran/fast/dimenet_features.c.fypp",
 }
-# Names of kinds, and code that runs kernels without being one.
+# Files that all families share, and that belong to none of them.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 
-# Do the work of `trigraph verify --operator FAMILY --backend BACKEND ...`, but with cheap units first, and stop at the
-# first check that fails or unit that hangs. Print the current unit, and its failure.
-# A label selects that unit.
+# Run `trigraph verify --operator FAMILY --backend BACKEND ...` with cheap units first, and stop at the first check that
+# fails or unit that hangs. Print each unit, and the failure. A label selects a single unit.
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan_run
@@ -67,7 +66,7 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
             sys.exit(f"{unit.label}: {count_checks(found)} checks were made; {unit.planned()} were planned")
 """
 
-# f2py and gfortran run again if a template's output changed, not if only the template did.
+# Replace the output of fypp only if it changed, so that f2py and gfortran do not run again without need.
 FYPP = """#!{python}
 import pathlib, subprocess, sys
 *arguments, out = sys.argv[1:]
@@ -124,7 +123,7 @@ def _list_mutations() -> list[str]:
 
 
 def _sources() -> list[str]:
-    """Return the library that a verification runs, or the files from which it is made."""
+    """Return the names of the package's source files."""
     return [
         name for name in _list_mutations() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))
     ]
@@ -132,7 +131,7 @@ def _sources() -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a change: ``"passed"``, ``"failed"`` or ``"not built"``; the reason, and its seconds."""
+    """The result of a change: ``"passed"``, ``"failed"`` or ``"not built"``, the reason, and the seconds it took."""
 
     status: str
     why: str
@@ -171,12 +170,12 @@ class Sandbox:
 
         shutil.rmtree(self._site, ignore_errors=True)
         self._installed = Path(trigraph.__file__).parent
-        # A .pyc file counts as new if its source has the same second and size: mutations come faster than that.
+        # Python takes a .pyc file for current if its source has the same size and second, which a mutation may have.
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()
         for level in list_runnable_levels():
-            if level != self._level:  # it would have other bits than a changed library
+            if level != self._level:  # another level would not show changes of the library
                 (self._site / "trigraph" / self._fast(level)).unlink()
         for name in _sources():
             installed = self._site / "trigraph" / name.removeprefix("src/trigraph/")
@@ -244,7 +243,7 @@ class Sandbox:
         return ""
 
     def verify(self, backend: str, family: str) -> Outcome:
-        """Build, and verify a family in a backend; for the reference, of which the judge is made, in all backends.
+        """Build and verify a family in a backend, or in all backends for the reference, from which the judge is built.
 
         Raises RuntimeError if the failing unit also fails with the unchanged sources.
         """
@@ -260,7 +259,7 @@ class Sandbox:
             (*_, why) = [f"status {done.returncode}", *done.stderr.splitlines()]
             hangs = "hangs" if done.stderr.startswith("Timeout") else ""
             outcome = Outcome("failed", hangs or why, outcome.seconds)
-            # Without a unit, an import failed: a label that no unit has runs nothing else.
+            # If no unit was printed, an import failed; the label "none" selects no unit.
             right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
             if right.returncode:
                 raise RuntimeError(f"{unit} fails with the sources as they are: {right.stderr}")

@@ -2,7 +2,7 @@
 
 from trigraph import table
 
-# By family and file: a description, and a text that occurs once, with the right and the wrong part.
+# Family -> file -> description -> text that occurs once, with the original and the wrong part.
 GNO = {
     "fortran/reference/gno.fypp": {
         "bias left out": "    kernel(i, e) = ⟦b_v(i) → 0⟧",

@@ -1,5 +1,5 @@
-!> Prints value and scale of each operation of trigraph_scaled, for numbers that it reads: x, its scale, y, its scale;
-!! and the derivatives of trigraph_dual, where x moves along y and y along x.
+!> Read x, its scale, y and its scale. Print the value and scale of each operation of trigraph_scaled, and of the value and
+!! derivative of each operation of trigraph_dual, where x moves along y and y along x.
 program scaled_rules
     use trigraph_kinds, only: qp
     use trigraph_dual

@@ -8,7 +8,7 @@ from mutations import FAMILIES
 
 
 def split_mutation(text):
-    """Return the right text and the wrong one."""
+    """Return the original text and the mutated text."""
     before, right, wrong, after = re.fullmatch("(.*)⟦(.*) → (.*)⟧(.*)", text, re.DOTALL).groups()
     return before + right + after, before + wrong + after
 
@@ -29,7 +29,7 @@ def sandbox(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_right_lines_pass(sandbox, backend):
-    """The unchanged sources pass; for torch, those of a family whose third derivatives need plain forms."""
+    """The unchanged sources pass; torch is tested with a family whose third derivatives need plain forms."""
     outcome = sandbox.verify(backend, "gat" if backend == FRAMEWORK else "weighted")
     assert outcome.status == "passed", outcome.why
 

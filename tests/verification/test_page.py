@@ -1,4 +1,4 @@
-"""The report's page and pictures are self-contained, and replace those of an earlier run."""
+"""The page and pictures of a report are self-contained, and replace files of an earlier run."""
 
 import errno
 import math
@@ -66,7 +66,7 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
 
 
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
-    checks = invent_checks()[:2]  # these make one picture
+    checks = invent_checks()[:2]  # these checks make one picture
     write_report(tmp_path, assemble_report(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]

@@ -58,7 +58,7 @@ AXES, NUMBERS = (
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}),
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}),
 )
-# Kind of check, and a text in the names of the checks that must fail.
+# Kind of check, mistake, and texts in the names of the checks that must fail.
 MISTAKES = [("forces", wrong, {"positions"}) for wrong in WRONG_FORCES.values()]
 MISTAKES += [("force training", wrong, {"weights"}) for wrong in WRONG_TRAINING.values()]
 MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERS, {"renumbered"})]

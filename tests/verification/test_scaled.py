@@ -60,9 +60,9 @@ def test_scales(rules, number):
         "negate": (-x, of_x),
         "multiply": (x * y, of_x * of_y),
         "multiply_integer": (-3 * x, 3 * of_x),
-        # |x y|, and for each factor the amount by which its scale exceeds its absolute value, times the other factor;
-        # and the product of both errors, since errors of 8 eps of the scales put it within 8 eps of the product's
-        # scale.
+        # |x y|, plus for each factor the excess of its scale over its absolute value, times the other factor, plus the
+        # product
+        # of errors of 8 eps of both scales.
         "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y) + EIGHT_EPS * of_x * of_y),
         "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
         "divide_integer": (x / -3, of_x / 3),
@@ -97,7 +97,7 @@ def add(a, b, sign=1):
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_derivatives(rules, number):
-    """Values equal those of the type without derivatives; derivatives of p = (x, y) and q = (y, x) follow the rules."""
+    """Values are as without derivatives; derivatives of p = (x, y) and q = (y, x) follow the rules."""
     results, (value_x, of_x, value_y, of_y) = rules[number], NUMBERS[number]
     x, y = (value_x, of_x), (value_y, of_y)
     minus_y, zero = (-value_y, of_y), (0, 0)

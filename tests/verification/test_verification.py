@@ -23,7 +23,7 @@ from trigraph.verification.properties import list_other_levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # variants without a graph whose calls are varied
+VARIANTS = ("regular", "second sizes", "one channel")  # variants without a graph for which calls are varied
 WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
@@ -44,7 +44,7 @@ def test_a_small_run_by_two_processes(tmp_path):
 
 
 def test_the_plan_leaves_nothing_out():
-    """The plan has every check (test_verification_complete.py: planned checks are made, or the run fails)."""
+    """The plan has every check; a run that does not make all of them fails (test_verification_complete.py)."""
     labels = {u.label for u in plan_run()}
     assert {*HOST, "gpu"} == {*BACKENDS}
     assert {f"golden dimenet_H2O: {backend} {dtype}" for backend in HOST for dtype in DTYPES} <= labels
@@ -105,7 +105,7 @@ def test_a_backend_that_cannot_run_says_why(monkeypatch):
 
 
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
-    """Arguments reach the device, and results the host (stand-in for CuPy with gpu-host's kernels)."""
+    """Arguments are moved to the device, and results to the host (stand-in for CuPy with gpu-host's kernels)."""
     cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
@@ -152,7 +152,7 @@ ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if n
 
 @pytest.fixture
 def elsewhere(monkeypatch, tmp_path):
-    """Use an empty directory of vectors."""
+    """Use an empty directory of golden vectors."""
     monkeypatch.setenv("TRIGRAPH_GOLDEN", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     return tmp_path

@@ -145,7 +145,7 @@ def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
 def test_small_blocks_are_several(name):
-    """With small blocks, sums have several blocks, so they have other bits, but are as accurate."""
+    """With small blocks, sums have several blocks, which changes their last bits."""
     (*_, variant) = cases.list_hub_variants(BY_NAME[name], 20_000, "positive")
     case, op, fast = (
         cases.build_case(BY_NAME[name], variant, "float32", 0),
@@ -313,7 +313,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
 @pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])
 @pytest.mark.parametrize("chunk", [128, 256])
 def test_partial_sums_wait_at_every_level(degree, chunk):
-    """Hubs have 2^k - 1 whole chunks and a rest, so that a pairwise tree has a waiting sum at every level."""
+    """Hubs have 2^k - 1 whole chunks and a rest, so that pairwise summation has a pending sum at every level."""
     whole = (degree - 1) // chunk
     assert whole > 1
     assert whole & (whole + 1) == 0

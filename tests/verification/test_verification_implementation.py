@@ -17,7 +17,7 @@ from trigraph.verification.terms import TERMS
 
 
 def make_checks(function, operator, where=(), cases=("regular",), skip=()):
-    """Return checks of a function on some cases (None: all, and golden vectors), and the planned number."""
+    """Return checks of a function on some cases (None: all, and golden vectors), and the number of planned checks."""
     units = plan_run(implementation=make_user_subject("user:function", operator, function), where=where, skip=skip)
     units = [u for u in units if cases is None or any(name in u.label for name in cases)]
     assert units
@@ -114,13 +114,13 @@ def fails_without_edges(coords, params, f_in, f_out):
 
 
 def nan_without_edges(features, kernel, graph, f_in, f_out):
-    """Return NaN for the mean at nodes without edges."""
+    """Return NaN at nodes without edges."""
     message = pyref.gno_aggregate_fwd(features, kernel, graph, f_in, f_out)
     message[np.diff(graph.offsets) == 0] = np.nan
     return message
 
 
-# Function, operator, case, and the kinds of check that must find it, the most important first.
+# Function, operator, and for each case the kinds of checks that must find the mistake, the most important first.
 EVERY = ["accuracy", "differences", "repeat", "permutation"]
 WRONG = [
     (wrong_sign_of_one_field, "gno_message_bwd", {"regular": ["adjoint"]}),
@@ -200,7 +200,7 @@ def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
 
 
 def test_kinds_are_left_out_by_name():
-    """Kinds that are left out are not planned; the verdict says whether values or properties were left out."""
+    """Skipped kinds of checks are not planned; the verdict says whether values or properties were skipped."""
     checks, _ = make_checks(nan_everywhere, "agg_weighted_n2n_fwd", ["op=sum"])
     assert {c.kind for c in checks if c.failed} == {"nan"}
     expected = r"values and derivatives: passed; properties: \d+ failed \(NaN locality\)"

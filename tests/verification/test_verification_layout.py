@@ -1,4 +1,4 @@
-"""Checks find dependence on layout, bits that vary with threads, levels or batch, half precision, `out`, lost NaN."""
+"""Checks find errors of memory layout, threads, levels, batches, half precision, `out` and NaN."""
 
 from functools import partial
 
@@ -183,7 +183,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
 
 def spoilt(subject, case, op, name):
-    """Return the spoilers of an argument for which the check fails."""
+    """Return the non-finite values of an argument for which the check fails."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
     for spoiler in list_spoilers(argument):

@@ -1,4 +1,4 @@
-"""trigraph.jax: bits of the NumPy functions, derivatives of every kind and order, and refused arguments."""
+"""trigraph.jax: bitwise equality with the NumPy functions, derivatives of every mode and order, refused arguments."""
 
 import os
 from dataclasses import replace
@@ -12,7 +12,7 @@ from trigraph import CSC, EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
 from trigraph.verification.cases import build_case, list_variants
 
-# These programs run once, and good compilation would take most of the time. A shard_map needs several devices.
+# The programs run once, so that optimised compilation would not pay off. A shard_map needs several devices.
 FLAGS = "backend_optimization_level=0", "llvm_disable_expensive_passes=true", "force_host_platform_device_count=4"
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in FLAGS))
 jax = pytest.importorskip("jax", reason="needs JAX: pip install 'trigraph[jax]'")
@@ -23,14 +23,14 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 import trigraph.jax as tj  # noqa: E402
 from trigraph.jax.plain import PLAIN  # noqa: E402
 
-# `trigraph verify --framework jax` uses all variants; the tests here use those that differ in the form of a call.
+# `trigraph verify --framework jax` uses all variants; these tests use the variants that differ in the form of a call.
 NAMES = ("regular", "shared rows", "no edges", "images", "saturated", "periodic")
 CASES = [
     (spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in list_variants(spec) if v.name in NAMES}.values()
 ]
 SMALL = [next(c for c in CASES if c[0] is spec) for spec in DEFINITIONS]
 SMALL += [c for c in CASES if c[1].name == "regular" and any(t in repr(c[1]) for t in ("'ELU'", "'mean'", "'max'"))]
-# Compiling their third derivatives takes half a minute.
+# Compiling the third derivatives of dimenet takes half a minute.
 SMALL = [pytest.param(*c, marks=[pytest.mark.slow] * (c[0].family == "dimenet")) for c in SMALL]
 
 
@@ -43,7 +43,7 @@ def _x64():
 
 
 def bind_case(case, function=None):
-    """Return the forward as a function of the present inputs, a dictionary, and these inputs."""
+    """Return the operator as a function of a dictionary of its given inputs, and this dictionary."""
     spec = case.definition
     function = function or getattr(tj, spec.name)
     inputs = {a.name: jnp.asarray(case.values[a.name]) for a in case.inputs}
@@ -86,7 +86,7 @@ def test_bits_are_those_of_numpy(spec, variant):
         return forward(x), gradients, pull2(gg), along
 
     right, compiled = case, jax.jit(all_orders)
-    # If an input has a NaN, the results that bwd reuses are NaN, too; derivatives are NaN only where NumPy's are.
+    # NaN in an input reaches the results that bwd reuses; derivatives must be NaN only where NumPy's are.
     spoilt = [n for n in x if spec.given_back and variant.name == "regular" and x[n].size > 1]
     for run, name in ((all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
         if name is not None:
@@ -102,7 +102,7 @@ def test_bits_are_those_of_numpy(spec, variant):
 
 
 def bind_plain_form(case):
-    """Return the plain form as a function of the inputs."""
+    """Return the operator in plain operations as a function of the inputs."""
     spec = case.definition
     kind = OPERATORS[f"{spec.name}_fwd"].graph
     names = [n for n, _ in kind.forward + kind.fast + kind.reverse] if kind else []
@@ -154,7 +154,7 @@ def mesh():
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL[: len(DEFINITIONS)], ids=lambda p: p.name)
 def test_gradients_under_shard_map(spec, variant, mesh):
-    """Of two axes of devices, one maps the first input, one the last; derivatives of the sum equal the plain form's."""
+    """If two axes of devices map the first and the last input, derivatives of the sum equal the plain form's."""
     case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     ends = [next(iter(x)), list(x)[-1]]
@@ -237,7 +237,7 @@ def test_transforms(small):
     np.testing.assert_allclose(hessian, jax.jacfwd(jax.jacfwd(energy))(x, w, graph), rtol=1e-10, atol=1e-10)
     at, a, b = (x, w), (x * x, w - 1), (1 - x, w * w)
 
-    def second(a):  # of the function along a and b, which is linear in a
+    def second(a):  # second derivative along a and b, which is linear in a
         return jax.jvp(lambda q: jax.jvp(lambda p: f(*p), (q,), (a,))[1], (at,), (b,))[1].sum()
 
     slope = jax.grad(second)(a)
@@ -247,7 +247,7 @@ def test_transforms(small):
 
 
 def compute_in_jax_numpy(x, w, graph):
-    """Return the sums of `small` by jax.numpy."""
+    """Return the weighted mean of `small`, computed by jax.numpy."""
     edges, weights = jnp.repeat(jnp.arange(6), jnp.diff(graph.offsets), total_repeat_length=15), w[graph.edge_ids]
     sums = (jax.ops.segment_sum(y, edges, 6) for y in (x[graph.indices] * weights[:, None], weights))
     return next(sums) / jnp.where(jnp.diff(graph.offsets) > 0, next(sums), 1.0)[:, None]
@@ -279,7 +279,7 @@ def test_transforms_inside_shard_map(small, mesh):
         return jax.checkpoint(lambda x: f(x, w, graph))(x)
 
     cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
-    for case, check in [*cases, (scanned, False), (mapped, False)]:  # without the check, gradients inside are others
+    for case, check in [*cases, (scanned, False), (mapped, False)]:  # without the check, gradients inside differ
 
         def of_device(f, x, w, case=case):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
@@ -389,7 +389,7 @@ def test_other_devices_are_refused(small):
 
 
 def test_programs_follow_settings(small):
-    """Compiled programs use the number of threads and the build that are set when they run, with the same bits."""
+    """Compiled programs use the current number of threads and the current level, with bitwise identical results."""
     import ctypes
 
     from trigraph.fortran.levels import LIBRARY, list_runnable_levels
