@@ -57,7 +57,7 @@ def test_results(calculator):
 
 
 def test_energies_of_atoms(calculator):
-    """Atoms' energies sum to the energy, follow permuted atoms, and are the same in each cell of a supercell."""
+    """Energies of atoms sum to the energy, follow permuted atoms, and are the same in each cell of a supercell."""
     atoms = crystal()
     atoms.calc = calculator
     energies = atoms.get_potential_energies()
@@ -101,7 +101,7 @@ def compute_supercell_hessian(model, cells):
 
 
 def test_hessian(calculator):
-    """The calculator's Hessian is the model's, for the current atoms, and zero for a single atom."""
+    """The calculator's Hessian equals the model's for the current atoms, and is zero for a single atom."""
     atoms = bulk("AuCu", "rocksalt", a=5.4).repeat((2, 1, 1))
     calculator.get_potential_energy(bulk("Cu"))
     hessian = calculator.get_hessian(atoms)
@@ -290,7 +290,7 @@ def test_a_call_that_fails_leaves_no_results(calculator):
 
 
 def test_tensors_are_where_the_model_is(calculator):
-    """Tensors are on the model's device, whatever torch's default device is."""
+    """Tensors are created on the model's device, whatever torch's default device is."""
     atoms = crystal()
     expected = calculator.get_forces(atoms)
     torch.set_default_device("meta")
@@ -314,7 +314,7 @@ def test_bad_skin(calculator):
 def test_long_dynamics(calculator):
     """Ten thousand steps with a skin: the total energy has no trend, and memory does not grow.
 
-    Springs to the first positions keep the atoms apart, since the model is random.
+    Springs to the initial positions keep the atoms apart, because the model is random.
     """
     with torch.no_grad():
         for block in calculator.model.output_blocks:

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("name", ORIGINALS)
 
 
 def block(name, dtype="float64"):
-    """Return a small block with its basis layers; without its wheel, skip and say how to get it."""
+    """Return a small block with its basis layers; if its wheel is missing, skip the test and say how to get it."""
     try:
         ORIGINALS[name].root()
     except ContenderUnavailable as error:
@@ -53,11 +53,11 @@ def results(model, x, lists, seeds=None):
 
 
 def tolerance(model, structure=MOLECULE):
-    """Return by how many eps two results may differ, in the norm.
+    """Return how far two results may differ in the norm, in machine epsilons.
 
-    Both add the same terms in different orders. A sum of n terms has an error of about sqrt(n) eps, a random walk of n
-    roundings. Each dense layer, forward and backward, adds an independent error of this kind, so their squares add up;
-    and both results have such an error.
+    Original and converted blocks add the same terms in different orders. A sum of n terms has an error of about sqrt(n)
+    eps, a random walk of n roundings. Each dense layer, forward and backward, adds an independent error of this kind,
+    so the squares of the errors add up. Both results have such an error.
     """
     terms = max(len(atoms) for atoms, _ in model.rows(structure).values())
     layers = 2 * sum(type(layer).__name__ == "Dense" for layer in model.modules())
@@ -65,7 +65,7 @@ def tolerance(model, structure=MOLECULE):
 
 
 def assert_close(got, expected, eps):
-    """Compare the norm of each difference, relative to the norm of the expected value, with this many eps."""
+    """Assert that the norm of each difference is at most `eps` machine epsilons of the norm of the expected value."""
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert (got[name].shape, got[name].dtype) == (value.shape, value.dtype), name
@@ -109,7 +109,7 @@ def test_same_results(name, padded, dtype):
 @pytest.mark.parametrize(("num_atoms", "pairs"), [(3, np.zeros((2, 0), np.int64)), (4, np.array([[0, 2], [1, 3]]))])
 @both
 def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
-    """A structure without edges has the same results alone as next to a molecule, where the original works."""
+    """A structure without edges has the same results alone as in a batch, where the original works."""
     model = block(name)
     alone = blocks.NeighborStructure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
@@ -131,7 +131,7 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
 
 
 def left(model, path, reason):
-    """Convert a model and assert that one layer is left unchanged; return the results before and after."""
+    """Convert a model, assert that one layer is left unchanged, and return the conversion."""
     kind = type(model.get_submodule(path))
     conversion = convert(model)
     assert [layer.path for layer in conversion.left] == [path]

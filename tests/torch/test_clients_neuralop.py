@@ -17,12 +17,12 @@ ORIGINAL = OriginalRelease("neuraloperator", "2.0.0", "neuralop")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
-ROUNDINGS = 20  # both add the same terms, at most 20 for a node, in different orders
+ROUNDINGS = 20  # neuralop and trigraph add the same terms, at most 20 for a node, in different orders
 
 
 @pytest.fixture
 def theirs(monkeypatch):
-    """neuraloperator's modules, where `install` searches for them, without the packages above, which import wandb."""
+    """Install neuraloperator's modules where `install` looks for them, without parent packages, which import wandb."""
     try:
         modules = load_modules(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
     except ContenderUnavailable as error:
@@ -38,7 +38,7 @@ def drawn(*shape, dtype=torch.float64, seed=0):
 
 
 def assert_same(got, expected, roundings=ROUNDINGS):
-    """Compare tensors of equal dtypes and shapes; None, for inputs without effect, equals None."""
+    """Assert that tensors agree up to rounding; gradients of inputs without effect are None."""
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
@@ -47,7 +47,7 @@ def assert_same(got, expected, roundings=ROUNDINGS):
 
 
 def derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
-    """Return a layer's result (query 3 has no neighbour), its gradients, and gradients of a weighted sum of these."""
+    """Return a layer's result (query 3 has no neighbour), its gradients, and gradients of a sum of gradients."""
     y, x = drawn(POINTS, 3, dtype=dtype), drawn(QUERIES, 3, dtype=dtype, seed=1)
     x[3] = 9.0
     near = theirs.neighbor_search.NeighborSearch(use_open3d=False)(y, x, 0.5)

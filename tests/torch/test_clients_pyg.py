@@ -39,7 +39,7 @@ def numbers():
 
 
 def layers(*args, **kwargs):
-    """Return PyG's layer, ours with its parameters, one of the class derived from both, and a converted one."""
+    """Return PyG's layer, and layers of trigraph with its parameters: a plain, a derived and a converted one."""
     theirs = pyg.GATConv(*args, **kwargs)
     ours, subclass = nn.GATConv(*args, **kwargs), both.GATConv(*args, **kwargs)
     for layer in (ours, subclass):
@@ -246,7 +246,7 @@ def test_dimenet_is_pygs(limit, original):
 
 
 def test_convert_keeps_what_a_model_is(original):
-    """`convert` keeps parameters, hooks, flags, references and names; `revert` restores the original bits."""
+    """`convert` keeps parameters, hooks, flags, references and names; `revert` restores bitwise the results."""
     theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
     parameters = list(theirs.parameters())

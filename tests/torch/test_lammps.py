@@ -80,7 +80,7 @@ def script(tmp_path, monkeypatch):
     def write(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
         write_lammps_data("atoms", atoms, **options)
-        sort = convert(3.0, "distance", "metal", units)  # LAMMPS sorts atoms by position, no longer by tag
+        sort = convert(3.0, "distance", "metal", units)  # LAMMPS then sorts atoms by position instead of by tag
         head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
         shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
         shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
@@ -107,7 +107,7 @@ def read_state(lmp):
 
 
 def assert_as_ase(lmp, model, rounding=2**-53):
-    """Compare with ASE's calculator: sums of less than 1000 terms, some of 1 eV/Å, in another order."""
+    """Assert that results equal ASE's, up to rounding in sums of less than 1000 terms of about 1 eV/Å."""
     atoms, forces, energies, energy, stress = read_state(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
     got, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
@@ -191,7 +191,7 @@ def test_minimum_is_that_of_ase(script):
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # quadratic in the force
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # quadratic in forces
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()
@@ -251,7 +251,7 @@ def test_atoms_that_come_go_and_change(script):
 
 
 def test_restart(script):
-    """A run that is continued from a restart file ends with the same bits as an uninterrupted run."""
+    """A run that is continued from a restart file ends with bitwise the positions of an uninterrupted run."""
     lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     expected = read_state(lmp)
@@ -298,7 +298,7 @@ class LennardJones(Potential):
         return neighbors.into_atoms(2 * self.depth * (sixth**2 - sixth) * (square < self.cutoff**2))
 
 
-GASES = {  # the last line is a fix that tries LAMMPS's energy with or without some atoms
+GASES = {  # the last line is a fix that needs the energies of trial moves
     "gcmc": "fix mc all gcmc 1 30 5 3 9 1500 -0.2 0.2 full_energy",
     "molecules": "molecule two mol\ngroup gas empty\nfix mc gas gcmc 1 20 5 0 9 1500 -0.4 0.2 mol two full_energy",
     "widom": "fix mc all widom 1 30 3 9 1500 full_energy",
@@ -311,7 +311,7 @@ TWO = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\n2 3\n"
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("case", GASES)
 def test_monte_carlo(case, skin, tmp_path, monkeypatch):
-    """Trial moves end as with LAMMPS's own pair style, also deletions, for which fixes take atoms out of group all."""
+    """Trial moves, also deletions that take atoms out of group all, end as with LAMMPS's own pair style."""
     monkeypatch.chdir(tmp_path)
     Path("mol").write_text(TWO)
     atoms = f"{BOX}create_atoms 3 random 12 5 NULL overlap 2.2 maxtry 200"
@@ -322,7 +322,7 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
         if pair == ZERO:
             trigraph.lammps.attach(lmp, LennardJones(), SYMBOLS, skin=skin)
         lmp.commands_string(f"{GASES[case]}\nrun 0")
-        # LAMMPS excludes pairs of an atom of the group and another atom; here also two atoms of the group.
+        # LAMMPS excludes pairs of an atom of the group and another atom; also exclude pairs within the group.
         for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
             lmp.command(f"neigh_modify exclude group {group} {group}")
         lmp.command("run 6")
@@ -336,7 +336,7 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("style", ["gcmc", "widom"])
 def test_monte_carlo_that_cannot_be(style, script):
-    """Without a pair style LAMMPS would end by a signal, and without full_energy it would not ask for the model."""
+    """Without a pair style LAMMPS would end by a signal, and without full_energy it would not call the model."""
     fix = GASES[style].replace(" full_energy", "")
     with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
         trigraph.lammps.run(Pairs(), script(crystal(), f"{ZERO}\n{FIX}\n{fix}\nrun 1"), SYMBOLS, arguments=QUIET)
@@ -439,7 +439,7 @@ def test_two_ranks(script):
     torch.save(potential(), "model.pt")
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX}\nrun 0")]
     command += ["--model", "model.pt", "--elements", ",".join(SYMBOLS), "--", *QUIET]
-    variables = os.environ | {"TMPDIR": str(Path.cwd())}  # MPICH leaves files there
+    variables = os.environ | {"TMPDIR": str(Path.cwd())}  # MPICH leaves files in this folder
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, check=False)
     assert done.returncode != 0
     assert "LAMMPS has 2 ranks; expected one, or pair_style trigraph" in done.stderr

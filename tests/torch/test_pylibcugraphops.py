@@ -1,4 +1,4 @@
-"""The drop-in for pylibcugraphops: PyG's CuGraph layers and MLPerf's DimeNet++ run on it."""
+"""The replacement for pylibcugraphops runs PyG's CuGraph layers and MLPerf's DimeNet++."""
 
 import importlib
 import importlib.util
@@ -28,7 +28,7 @@ OFFSETS, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3])
 
 @pytest.fixture(scope="module")
 def layers():
-    """PyG's CuGraph layers, unmodified except for their refusal of CPU tensors (`row.is_cuda`)."""
+    """Return PyG's CuGraph layers, unmodified except for their refusal of CPU tensors (`row.is_cuda`)."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
         del sys.modules[name]  # import them again, with pylibcugraphops

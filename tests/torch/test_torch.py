@@ -1,4 +1,4 @@
-"""trigraph.torch, every definition: results and both derivatives equal NumPy's, and torch's own checks pass."""
+"""For every operator, results and two orders of derivatives in torch equal NumPy's, and torch's own checks pass."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ CASES = [
 
 
 def tensors(values):
-    """Return arrays as tensors, which require gradients if they can, and everything else unchanged."""
+    """Convert arrays to tensors, which require gradients if they can; leave everything else unchanged."""
     return {
         n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
         for n, v in values.items()
@@ -39,7 +39,7 @@ def arguments(spec, setting, **keywords):
 
 
 def outputs(spec, result):
-    """Return the differentiable fields."""
+    """Return the differentiable fields of a result."""
     fields = (result,) if isinstance(result, torch.Tensor) else result
     return tuple(fields[: len(spec.outputs)])
 
@@ -62,7 +62,7 @@ ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 @pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
-    """Outputs, gradients and second derivatives have the bits of the NumPy functions, for each backend."""
+    """Outputs, gradients and second derivatives equal the NumPy functions bitwise, for each backend."""
     values, names = arguments(spec, setting)
     on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
@@ -147,7 +147,7 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
     assert len(calls) == 3
     for name, args in calls.items():
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-        if name.endswith("bwd2"):  # tracing it would need a third derivative
+        if name.endswith("bwd2"):  # tracing bwd2 would need a third derivative
             tests = tests[:3]
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
         if (native := OPERATORS_OF_TORCH[name].native) is not None:

@@ -26,10 +26,10 @@ CALLS = [
         *(({"exclude": "edge"}, {"exclude": None}) if spec.name == "agg_edge_to_edge" else ()),
     )
 ]
-# Central differences with step 2^-13 in float64. The step's error is 1.5e-8 times a derivative two orders higher, which
-# is up to 1e3 times as large; the rounding error is 2^-40 times the terms of the sum, up to 1e4 times the result.
+# Central differences with step 2^-13 in float64. The truncation error is 1.5e-8 times a derivative two orders higher,
+# which is up to 1e3 times as large; the rounding error is 2^-40 times the terms of the sum, up to 1e4 times the result.
 STEP, BOUND = 2.0**-13, 1e-5
-WIDE = 16.0  # width of the sine of results (up to 1e2), so that derivatives do not grow with the order
+WIDE = 16.0  # scale of results (up to 1e2) in a sine, so that derivatives do not grow with the order
 
 
 def arguments(name, setting):
@@ -150,7 +150,7 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
 def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
-    """If nothing is recorded, autograd differentiates plain forms, with the bits of torch.func.vjp."""
+    """If no graph is created, autograd differentiates plain forms, with bitwise the results of torch.func.vjp."""
     monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
     tensors, keywords, rng = arguments(name, {})
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]

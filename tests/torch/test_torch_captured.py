@@ -1,4 +1,4 @@
-"""Padded and captured potentials: equal bits for all capacities, replays by a stand-in for CUDA graphs, training."""
+"""Padded and captured potentials: bitwise independence of capacities, replays by a stand-in, and training."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.padding import MOST, Given, Padding, choose
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
-CLOSE = 1e-12  # relative to the largest value: sums of products in float64 in another order
+CLOSE = 1e-12  # tolerance relative to the largest value, for sums in float64 in another order
 
 
 def potential(dtype=torch.float64, **sizes):
@@ -65,7 +65,7 @@ def filled(model, capacity, z, pos, cells=None, batch=None):
 
 
 def check_graphs(neighbors):
-    """Assert that the arrays and numbers of padded graphs equal those of checked graphs."""
+    """Assert that arrays and sizes of padded graphs equal graphs that the constructors have checked."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
     right = with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
     for name in GRAPH_PARTS["EdgeGraph"].arrays:
@@ -87,7 +87,7 @@ def check_graphs(neighbors):
         x = np.random.default_rng(0).standard_normal((got.num_src_nodes, 3))
         keywords = {"edge_weight": None, "backend": "gpu-host"}
         sums = [trigraph.agg_weighted_n2n_fwd(x, graph=g, **keywords).output_embedding for g in (got, one)]
-        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are found without their number
+        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are found without knowing their number
         back = [
             trigraph.agg_weighted_n2n_bwd(s, x, graph=g, wrt=["embedding"], **keywords)
             for s, g in zip(sums, (got, one), strict=True)
@@ -96,7 +96,7 @@ def check_graphs(neighbors):
 
 
 def test_padded_graphs():
-    """Graphs of ghosts pass a constructor's checks, also for odd numbers, long rows, and few ghosts."""
+    """Graphs with ghost atoms pass the constructors' checks, also with odd numbers, long rows, and few ghosts."""
     z, pos, cell = crystal()
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
         model = potential()
@@ -118,7 +118,7 @@ def test_padded_graphs():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bits_do_not_depend_on_the_capacity(dtype):
-    """Energies, forces and stresses have equal bits in all capacities, and alone or in a batch; ghosts have no NaN."""
+    """Results are bitwise identical for all capacities, and alone or in a batch; ghost atoms cause no NaN."""
     model = potential(dtype, hidden_channels=64, out_emb_channels=128)
     z, pos, cell = crystal(dtype)
     needed = Capacity.of(model.neighbors(pos, cell=cell))
@@ -151,12 +151,12 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), "replayed"])
 def graphs(request, monkeypatch):
-    """Return the CUDA graphs of the stand-in; on the CPU padded calls make none."""
+    """Return the captured graphs of the stand-in, or None for padded calls on the CPU."""
     return graph_stand_in.install_cuda_graphs(monkeypatch) if request.param == "replayed" else None
 
 
 def test_replays(graphs):
-    """All calls give the model's results: other inputs, sizes, changed or new weights, modes; earlier ones stay."""
+    """Calls with other inputs, sizes, weights and modes give the model's results, and keep earlier results."""
     model = potential()
     captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
     kept, made = [], []
@@ -194,7 +194,7 @@ def test_replays(graphs):
     if graphs is None:
         return
     assert sum(g.replays for g in graphs) > len(graphs)
-    assert made[:4] == [2, 2, 4, 6]  # none for the sizes that fit, two each for another mode and a larger capacity
+    assert made[:4] == [2, 2, 4, 6]  # no graph for sizes that fit, two each for another mode and a larger capacity
     own = compile_potential(model, capture=True, static_results=True)
     results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
     assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()
@@ -213,7 +213,7 @@ def loss_of(structures, labels):
 
 
 def eager_step(model, optimizer, arguments, labels, max_norm):
-    """Return the loss of `loss_of` without ghosts; take the step of an optimizer."""
+    """Take an eager step of training without ghost atoms; return the loss."""
     z, pos, batch = arguments
     given = Given(z, pos, None, model.neighbors(pos, batch))
     ones = pos.new_ones(len(z)), pos.new_ones(given.neighbors.num_structures)
@@ -263,7 +263,7 @@ def test_training(graphs, form):
 
 
 def test_ranks_average_gradients(tmp_path):
-    """Steps of two ranks with half of each batch, whose gradients are averaged between, follow those of one process."""
+    """Steps of two ranks with half of each batch and averaged gradients equal the steps of one process."""
     model, names = potential(), (("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O"))
     halves = [[molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
     whole = [
@@ -310,7 +310,7 @@ def test_what_cannot_be_captured(monkeypatch):
         close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
-        model.wrong = wrong  # the change is noticed, and the call captured anew
+        model.wrong = wrong  # the change is noticed, and the call is captured again
         captured.energy_forces_stress(z, pos, batch)
         with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)
@@ -394,7 +394,7 @@ def test_arguments():
 
 @pytest.mark.parametrize("model", [Springs().float(), potential(torch.float32)], ids=["springs", "dimenet"])
 def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
-    """A captured call never makes the host wait in our device code: forces, curvature, gradients."""
+    """Forces, curvature and gradients never make the host wait in trigraph's device code."""
     arguments = molecules("H2O", "NH3", dtype=torch.float32)
     given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)

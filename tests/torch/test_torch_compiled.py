@@ -190,7 +190,7 @@ def test_gradients_of_parameters_that_nobody_asks_for():
     )
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
-    for name, number in fields.items():  # all but the last: weights, or frequencies
+    for name, number in fields.items():  # all fields but the last: weights, or frequencies
         wanted = asked[name]
         assert wanted == (2**number - 1 if isinstance(wanted, int) else ",".join(FIELDS[name][:number]))
 
@@ -210,7 +210,7 @@ def test_atoms_of_a_wrong_shape(wrong):
 
 @pytest.mark.parametrize("detach", [lambda atoms: atoms.detach(), lambda atoms: atoms.detach().requires_grad_()])
 def test_energies_that_do_not_depend_on_vectors(detach):
-    """Such models are refused if there are edges; lone atoms need no vectors, and have no forces."""
+    """Models whose energies do not depend on vectors are refused if there are edges; lone atoms have no forces."""
 
     class Detached(Springs):
         def atoms_of_vectors(self, *arguments):
@@ -287,7 +287,7 @@ class Net(Springs):
 
 @pytest.mark.slow
 def test_one_compilation_for_few_and_many_edges():
-    """The compiler has two forms of single-precision sums, up to 4096 numbers and above; programs use neither."""
+    """Torch's compiler has two forms of float32 sums, up to 4096 numbers and above; programs use neither form."""
     model = Net(torch.nn.Linear(8, 8).double())
     compiled = tt.compile_potential(copy.deepcopy(model).float())
     for number in (5, 70):
@@ -383,7 +383,7 @@ NO_NEW_PROGRAM = {
 
 @pytest.mark.parametrize("name", [*COMPARED, *NO_NEW_PROGRAM])
 def test_keys_differ_after_changes(name):
-    """Keys differ after changes that are compared, not after changes of parameters' values, or with equal values."""
+    """Keys differ after changes that are compared, but not for new values of parameters or for equal attributes."""
     model = type("Changed", (Net,), {})(norm())
     model.scale = {"sign of zero": 0.0, "type": 1}.get(name, 1.0)
     before = ProgramKey(model)
@@ -418,7 +418,7 @@ class Slots:
 
 
 class Member(Slots):
-    """An object that has a dictionary, too."""
+    """An object with slots and a dictionary."""
 
 
 def enclosing(factors):
@@ -546,7 +546,7 @@ def test_copies_and_pickles_have_programs_of_their_own():
 
 @pytest.mark.slow
 def test_threads_that_meet_in_their_first_call():
-    """Threads that make the first call together get right results, and tracing works afterwards."""
+    """Threads that make the first call together get correct results, and tracing works afterwards."""
     inputs, model = structures((5, 6)), Net()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
@@ -565,7 +565,7 @@ def test_threads_that_meet_in_their_first_call():
 
 
 def test_recompile_waits_for_a_program_that_another_thread_makes():
-    """`recompile` then drops the program, which was made from the earlier model."""
+    """`recompile` waits for the program, then drops it, because the program was made from the earlier model."""
     inputs, calls, traced, go = structures((5, 6)), [], threading.Event(), threading.Event()
 
     class Slow(Springs):

@@ -57,7 +57,7 @@ def compute_on_host(op, values):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_of_gpu_host_in_memory_of_torch(device, name):
-    """Results have gpu-host's bits in torch's memory, small arrays share one allocation, and a call can be captured."""
+    """Results equal gpu-host's bitwise, in one allocation of torch for small arrays, and a call can be captured."""
     op, values = draw_arguments(name)
     expected, values = compute_on_host(op, values), convert_to_tensors(values)
     for graph in list_graphs(op.op, values).values():
@@ -65,7 +65,7 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     device.allocated.clear()
     with cupy_stand_in.capture_stream():
         fields = ran(op, values)
-    assert all(t.untyped_storage().resizable() for t in fields.values())  # only torch's own memory is
+    assert all(t.untyped_storage().resizable() for t in fields.values())  # only torch's own storages are resizable
     assert len(device.allocated) <= 1
     for field, array in expected.items():
         assert (array is None) == (fields[field].numel() == 0)
@@ -96,7 +96,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
 
 
 class Counter(TorchDispatchMode):
-    """Counts the torch operations that compute."""
+    """Counts torch's operations, without views, allocations and detach."""
 
     count = 0
 
@@ -110,7 +110,7 @@ class Counter(TorchDispatchMode):
 def test_operations_of_a_step():
     """Steps of a potential take the numbers of torch operations and kernel launches in docs/gpu.md, for any structure.
 
-    The number depends slightly on the version of torch.
+    The numbers depend slightly on the version of torch.
     """
     torch.manual_seed(0)
     sizes = {"hidden_channels": 4, "out_emb_channels": 4, "basis_emb_size": 2, "int_emb_size": 4}
@@ -252,7 +252,7 @@ def test_graphs_of_layers_have_small_indices(device):
     graph = edges.build_graph("", edge_index, 9, 9, True)
     assert graph.offsets.dtype == np.int32
     assert edges.build_graph("", edge_index, 9, 9, True) is graph
-    edge_index.data.fill_(8)  # a write that torch does not count
+    edge_index.data.fill_(8)  # a write that leaves torch's version counter unchanged
     assert edges.build_graph("", edge_index, 9, 9, True).max_in_degree == 1
 
 

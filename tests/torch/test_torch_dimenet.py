@@ -233,7 +233,7 @@ def test_a_search_of_many_positions():
 
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_inference_mode(create_graph):
-    """Inference mode, and tensors created in it, refuse forces; neighbours found in it can be used outside."""
+    """Forces work in inference mode and with tensors created in it; neighbours found in it can be used outside."""
     model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
@@ -279,7 +279,7 @@ def test_silu():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
-    """Second and third order, as in terms of a loss, agree with torch's activation in double precision."""
+    """Second and third derivatives of SiLU agree with torch's activation in double precision."""
     numbers = torch.Generator().manual_seed(0)
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
@@ -314,7 +314,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
         assert got.isfinite().all()
     empty = torch.zeros(0, 3, dtype=dtype)
     assert all(t.shape == (0, 3) for t in derivatives(SiLU(), *[empty] * 5)[0])
-    # For sums, whose cotangents are one number for all; and in half precision, by torch's operations.
+    # Also test cotangents of sums, which are expanded numbers, and half precision, which uses torch's operations.
     assert len(passes) == 2 * 5
     sums, _ = derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
     assert torch.equal(sums[2], derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
@@ -324,7 +324,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 
 def test_forces_without_a_further_derivative(monkeypatch):
-    """Forces, and energies without gradients, use torch's own SiLU, which costs less and has the bits of ours."""
+    """Forces, and energies without gradients, use torch's own SiLU, which is faster and has bitwise the same values."""
     model, (z, pos) = make_model(num_blocks=1), cluster(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
@@ -357,7 +357,7 @@ def test_float32_and_hessian():
 
 
 def test_products_with_the_hessian():
-    """Products with the Hessian of a batch equal each structure's, and train: a difference confirms a gradient."""
+    """Products with the Hessian of a batch equal each structure's; a difference confirms a parameter gradient."""
     (z, pos), model = cluster(6), make_model(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
     product = model.hessian_vector_product(z, pos, vector, batch)

@@ -154,7 +154,7 @@ def test_a_backward_that_saved_what_out_overwrites_is_refused():
     tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
-    with torch.inference_mode():  # its tensors have no version counter
+    with torch.inference_mode():  # inference tensors have no version counter
         written = torch.empty(4, 6)
         tt.mha_gat_n2n(**arguments, out={"output_embedding": written})
     assert torch.equal(written, out)
@@ -198,7 +198,7 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_o
 
 
 def call_while_held(x):
-    """Call the front door while a local variable refers to the tensor."""
+    """Call the public function while a local variable refers to the tensor."""
     return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, graph())
 
 
@@ -296,7 +296,7 @@ def test_tensors_that_are_negated_when_they_are_read():
 
 @pytest.mark.parametrize("name", ["src_embedding", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
-    """A tensor without memory (frameworks that shard parameters release it) is refused."""
+    """A tensor whose memory was released, as by frameworks that shard parameters, is refused."""
     arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
     arguments["out"] = {"output_embedding": torch.empty(4, 6)} if name == "out" else None
     released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
@@ -420,7 +420,7 @@ def test_an_array_views_the_memory_of_a_tensor(form):
 
 
 def test_a_call_leaves_storages_resizable():
-    """Frameworks that shard parameters release their memory between calls."""
+    """Frameworks that shard parameters can release the memory of tensors after a call."""
     values = attention_arguments()
     leaves = [t.requires_grad_() for t in values.values() if isinstance(t, torch.Tensor)]
     cotangent = torch.randn(4, 6)

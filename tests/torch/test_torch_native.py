@@ -1,4 +1,4 @@
-"""Torch's operators in C++ have the bits and errors of the Python ones, the reference, for every operator."""
+"""Torch's operators in C++ give bitwise the results, and the same errors, as the operators in Python."""
 
 import ctypes
 import os
@@ -99,7 +99,7 @@ def test_bits_are_those_of_python(definition):
 
 
 def changes(tensor):
-    """Return tensors that differ from this one in one property that a check looks at."""
+    """Return tensors that differ from a given one, each in one property that a check reads."""
     changed = [tensor.to(d) for d in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)]
     changed += [tensor[:-1], tensor[..., :-1], tensor[None], tensor[..., None], tensor.flip(0), tensor.movedim(0, -1)]
     changed += [-tensor, tensor * torch.nan if tensor.is_floating_point() else tensor + 2**30]
@@ -112,7 +112,7 @@ def changes(tensor):
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("name", OPERATORS_OF_TORCH)
 def test_errors_are_those_of_python(name, monkeypatch):
-    """Calls that C++ computes before any check in Python have equal bits; those it refuses raise Python's error."""
+    """Calls that C++ computes have bitwise Python's results; calls that C++ refuses raise Python's error."""
     op = OPERATORS_OF_TORCH[name]
     values = (
         draw_operator_arguments(op.op)
@@ -316,7 +316,7 @@ def test_declarations_are_those_of_torchs_header(tmp_path):
     run_command("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
 
 
-# Wrong lines for torch.cpp and the output of torch_operators.py: the right and the wrong text.
+# Mutations of torch.cpp and of the output of torch_operators.py: old text and new text.
 WRONG = {
     "": ("contiguous", "contiguous"),
     "strides are ignored": ("contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);", "contiguous = true;"),

@@ -1,4 +1,4 @@
-"""Nested forward and reverse mode of every function of ours that has its own derivative.
+"""Nested forward and reverse mode of every function of trigraph that has its own derivative.
 
 A nest differentiates three or four times, each time along a direction. An inner mode receives arguments that the outer
 modes have wrapped, so tangents reach cotangents, saved tensors and directions. The tests combine all modes and all
@@ -60,7 +60,7 @@ REVERSE = {"grad", "last grad", "vjp", "jacrev"}
 
 
 def nest(f, x, modes, depends):
-    """Return the nested derivative of f; point ("x") and directions (by number) depend on the last variable."""
+    """Return a nested derivative of f; `depends` lists what depends on the last variable: "x" or directions."""
     generator = torch.Generator().manual_seed(1)
     first, by_last = (torch.randn(len(modes), *x.shape, generator=generator, dtype=x.dtype) for _ in range(2))
     if {"grad", "last grad"} & {*modes[:-1]}:
@@ -78,7 +78,7 @@ def nest(f, x, modes, depends):
 
 @functools.cache
 def computes(modes, depends):
-    """Return whether torch computes a nest of its own functions."""
+    """Return whether torch can compute a nest of its own functions."""
 
     def own(x):
         return (x * torch.exp(-x)).sin().sum()
@@ -143,7 +143,7 @@ def check(name, setting, nests):
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_some_nests(name, setting):
-    """Nests that were wrong, or ended in torch's assertions, are right."""
+    """Nests that once were wrong, or ended in torch's assertions, are correct."""
     three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
     three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
     four = [("grad", "grad", "last grad", "dual"), ("grad", "grad", "grad", "dual"), ("vjp", "vjp", "vjp", "jvp")]
@@ -153,7 +153,7 @@ def test_some_nests(name, setting):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), FUNCTIONS, ids=str)
 def test_every_nest(name, setting):
-    """Nests of three modes in any order, also with tangents in one direction only; one mode over three reverse ones."""
+    """Nests of three modes in any order, also with tangents in one direction; one mode over three reverse modes."""
     three = list(itertools.product(MODES, repeat=3))
     nests = [(m, (0, 1, "x")) for m in three]
     nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
@@ -164,7 +164,7 @@ def test_every_nest(name, setting):
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_forward_mode_around_vmap(name, setting):
-    """Third derivatives of each entry of a batch, along a direction, are right."""
+    """Third derivatives of each entry of a batch, along a direction, are correct."""
     ours, plain = functions(name, setting)
     points, along = 0.1 * torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -187,7 +187,7 @@ def test_a_tangent_is_recorded_where_grad_mode_is_enabled(recorded):
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_batch_of_arguments_of_a_plain_form(number):
-    """A batch of torch.vmap, which may be empty."""
+    """A plain form computes each entry of a batch of torch.vmap, which may be empty."""
     logit, index = torch.randn(number, 4, 2, dtype=torch.float64), torch.tensor([0, 2, 0, 2])
     got = torch.func.vmap(lambda t: LIBRARY.softmax(t, index, 3))(logit)
     assert got.shape == logit.shape

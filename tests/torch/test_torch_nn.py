@@ -60,7 +60,7 @@ def close_all(got, expected):
 
 
 def make_both_layers(*args, seed=0, **kwargs):
-    """Return PyG's layer, and ours with its parameters."""
+    """Return PyG's layer, and trigraph's layer with the same parameters."""
     torch.manual_seed(seed)
     theirs, ours = pyg.GATConv(*args, **kwargs).double(), nn.GATConv(*args, **kwargs).double()
     with torch.no_grad():
@@ -297,7 +297,7 @@ def parametrized(linear):
     "make", [lambda: nn.GATConv(3, 4, residual=True), lambda: nn.WeightedConv(3, 4, root_weight=True)]
 )
 def test_any_linear_layer_serves(make, wrap):
-    """An adapter, a Sequential or a parametrized layer can replace the linear layer, without a parameter `weight`."""
+    """A Sequential or a parametrized layer, which has no parameter `weight`, can replace the linear layer."""
     layer, x = make().double(), rows(NODES, 3)
     expected = layer(x, edges())
     for name, linear in list(layer.named_children()):
@@ -325,7 +325,7 @@ def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
     expected = single(x.float(), edges(), attr.float())
     got = layer(x, edges(), attr)
     assert got.dtype is dtype
-    # Linear layers, scores, the result and its activation each round by eps of a term.
+    # Linear layers, scores, the result and its activation each have a rounding error of eps.
     close(got.float(), expected, 16 * torch.finfo(dtype).eps)
     got.sum().backward()
     assert all(p.grad.dtype is dtype for p in layer.parameters())
@@ -375,7 +375,7 @@ def test_layers_compile(name, prepared):
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
-    """torch.export: one program takes GraphTensors of any size, with eager bits; a list of edges raises an error."""
+    """One exported program takes GraphTensors of any size, with bitwise eager results; lists of edges raise errors."""
     make, attr = LAYERS.get(name, (lambda: converted(pyg.GATConv(3, 4, **PYGS)), rows(EDGES, 2)))
     layer = make().double()
     rng = np.random.default_rng(0)
@@ -600,7 +600,7 @@ WRITES = {
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
-    """The graph of a tensor of edges is built once for all layers, again after in-place changes, and freed with it."""
+    """The graph of a tensor of edges is built once for all layers, again after changes, and freed with the tensor."""
     built, of_ends = [], CSC._from_nodes
     monkeypatch.setattr(CSC, "_from_nodes", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
     layers = [nn.GATConv(3, 2, add_self_loops=loops, edge_dim=2) for _ in range(2)]

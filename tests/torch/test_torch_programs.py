@@ -157,7 +157,7 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
 
 
 def forwards_and_backwards(positions, rest, graph):
-    """Return a directional derivative, and gradients by vmap."""
+    """Return a directional derivative, and messages of a batch by vmap."""
     function = lambda p: energy(p, *rest)  # noqa: E731
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
@@ -245,7 +245,7 @@ def flat_arguments(op, values):
 
 @pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
 def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
-    """vmap of every operator, with all arrays batched, all but the last, and each alone; in one call if possible."""
+    """vmap of an operator equals separate calls bitwise, with all arrays, all but the last, or one array batched."""
     monkeypatch.setattr(batches, "MOST_ROWS", rows)
     numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.find_member_axis(a) is None
     monkeypatch.setattr(

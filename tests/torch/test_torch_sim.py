@@ -19,9 +19,9 @@ import trigraph.ase
 import trigraph.torch_sim
 from trigraph.torch.nn import EnergyForcesStress
 
-# Rounding in float64 of sums over edges and channels, in the order of a batch and of one structure.
+# Rounding of float64 sums over edges and channels, whose order differs between a batch and one structure.
 ROUNDING = 2**-53 * 1e3
-# Relaxations accumulate it over some hundred steps that follow the forces.
+# Relaxations accumulate rounding errors over their steps.
 RELAXED = 1e3 * ROUNDING
 
 
@@ -117,7 +117,7 @@ def relax_with_cells(model, structures, number):
 
 
 def test_relaxation_of_cells(model):
-    """Relaxed cells equal ASE's, whose matrices are transposed."""
+    """Relaxed cells equal ASE's, whose cell matrices are transposed."""
     structures = [build_sheared_crystal(), build_sheared_crystal().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
     state = relax_with_cells(model, structures, 10)

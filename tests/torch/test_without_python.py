@@ -117,7 +117,7 @@ def test_graphs_of_programs():
 def test_reach_and_refusals(tmp_path):
     """The reach is measured; models that cannot be exported are refused, saying why, before anything is compiled."""
     assert [count_hops(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
-    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # its derivative is zero
+    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # the derivative of this model is zero
     assert count_hops(zero, 1) == 2
     limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
@@ -143,7 +143,7 @@ def test_reach_and_refusals(tmp_path):
 
 
 def build(source, folder, *options):
-    """Build with CMake as described on the page."""
+    """Build with CMake as docs/without_python.md describes."""
     config = subprocess.run(
         [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
     )
@@ -157,7 +157,7 @@ def build(source, folder, *options):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """Return a function that returns a package's path by name, and writes the package at the first call for it."""
+    """Return a function that writes the package of a named model at its first call, and returns the path."""
     folder = tmp_path_factory.mktemp("packages")
     models = {"float32": dimenet(torch.float32), "float64": dimenet(), "pairs": Pairs(), "mean": Mean()}
 
@@ -257,7 +257,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture
 def run(plugin, packages, tmp_path):
-    """Run a LAMMPS script, which reads the atoms and then the given lines, on some ranks; or start it."""
+    """Return a function that runs (or starts) a LAMMPS script of atoms and further lines on some ranks."""
 
     def start(atoms, lines, name="float64", ranks=1, head="", start=False):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
@@ -347,7 +347,7 @@ def test_lammps_small_box(run):
 
 @pytest.mark.slow
 def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
-    """NVE equals that with `fix external`, and conserves energy over neighbour rebuilds; a minimum equals ASE's."""
+    """NVE dynamics equal `fix external` and conserve energy over neighbour rebuilds; a minimum equals ASE's."""
     import trigraph.lammps
 
     monkeypatch.chdir(tmp_path)
