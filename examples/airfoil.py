@@ -99,7 +99,7 @@ class RandomBumps:
 
 
 class KernelSolver(torch.nn.Module):
-    """A model that returns u as the distance to the boundary times the integral of the kernel times f."""
+    """A model for u: the distance to the boundary times the integral of a kernel times f."""
 
     def __init__(self, scale):
         super().__init__()

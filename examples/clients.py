@@ -41,7 +41,7 @@ before = compute_two_gradients()
 # %%
 # Convert
 # -------
-# ``convert`` returns a list of the layers that it replaced, and of the layers that it left, with the reasons.
+# ``convert`` returns a list of the replaced layers, and of the layers that it left unchanged, with the reasons.
 
 conversion = convert(model)
 print(conversion)

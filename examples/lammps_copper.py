@@ -45,7 +45,7 @@ class Morse(Potential):
         self.depth = torch.nn.Parameter(torch.tensor(0.3429, dtype=torch.float64))
 
     def atoms_of_vectors(self, z, vec, neighbors):
-        """Return the energy of each atom, half of the energy of its pairs. The last factor is smooth at the cutoff."""
+        """Return the energy of each atom, which is half the energy of its pairs. The last factor smooths the cutoff."""
         square = vec.square().sum(dim=1, keepdim=True)
         well = (1 - torch.exp(-1.3588 * (square.sqrt() - 2.866))).square() - 1
         return neighbors.into_atoms(0.5 * self.depth * well * (1 - (square / self.cutoff**2).clamp(max=1) ** 4) ** 3)

@@ -40,7 +40,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
 
 
 def forgets_the_mask(grad_kernel, coords, params, f_in, f_out):
-    """Return `gno_kernel_bwd` with s = V^T g everywhere, which is correct only if all hidden units are active."""
+    """Return the fields of `gno_kernel_bwd` with s = V^T g everywhere, correct only if all hidden units are active."""
     fields = gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     U, _, V = unpack_network(params, coords.shape[1], f_in, f_out)
     return fields | {"coords": grad_kernel @ V @ U}

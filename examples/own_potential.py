@@ -62,7 +62,7 @@ class SchNet(Potential):
 # %%
 # Training on forces
 # ------------------
-# A call of `ForceField` returns energies, forces and stresses. DistributedDataParallel and the like wrap only calls.
+# A call of `ForceField` returns energies, forces and stresses, as wrappers such as DistributedDataParallel require.
 
 
 def draw_labelled_crystal():

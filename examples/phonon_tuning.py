@@ -69,7 +69,7 @@ held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
 # %%
 # The loss
 # --------
-# ASE's EMT has no analytic Hessian. Its columns are computed from forces at two opposite displacements. The columns of
+# ASE's EMT has no analytic Hessian; its columns are computed from forces at two opposite displacements. The columns of
 # the model are exact, and ``create_graph=True`` makes them differentiable.
 
 

@@ -26,7 +26,7 @@ def gatconv(
     negative_slope,
     edge_embedding,
 ):
-    """Return the output of PyTorch Geometric's GATConv for inputs that its linear layers transformed."""
+    """Return the output of PyTorch Geometric's GATConv for embeddings that its linear layers have transformed."""
     if activation != "LeakyReLU":
         raise NotImplementedError(activation)
     width = src_embedding.shape[1]

@@ -54,7 +54,7 @@ def pytest_configure(config):
     if not requests_device_tests(config):
         return
     config.addinivalue_line("markers", "device: needs a CUDA device")
-    config.addinivalue_line("filterwarnings", "default")  # warnings from the device's versions of torch and CuPy
+    config.addinivalue_line("filterwarnings", "default")  # do not fail on warnings of the device's torch and CuPy
     os.environ.setdefault(END, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVE))
     if config.getoption("record", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DeviceTestRecord(config))

@@ -132,7 +132,7 @@ def test_calculators(torch, model):
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
 def test_training(place, torch, device, model, form):
-    """Losses and gradients equal those of eager steps, with Adam inside the graph and clipped gradients."""
+    """Losses and gradients equal the eager step's, with Adam inside the graph and clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
     curved = form == "curvature"

@@ -26,7 +26,7 @@ SOME = (
     "gno_message_fwd",
 )
 ROUNDS = 20  # number of rounds for streams and threads
-LARGE = 2**31  # chosen sizes have products above this
+LARGE = 2**31  # products of the chosen sizes exceed this number
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 

@@ -1,4 +1,4 @@
-"""Whole potentials agree with PyTorch Geometric's of the same sizes, and compiled potentials with uncompiled ones."""
+"""Whole potentials agree with PyTorch Geometric's models of the same sizes, and compiled ones with uncompiled ones."""
 
 import os
 

@@ -38,7 +38,7 @@ def list_torch_devices(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
 def test_derivatives(place, torch, op, dtype, record_property):
-    """On each device, two orders by autograd equal the backend's bitwise, and the third is close to pyref's."""
+    """Derivatives by autograd equal the backend's bitwise to second order, and are close to pyref's at third order."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if place.rehearsal else place.backend
     right = compute_fields(op, values if op.order == 3 else place.moved(values), backend)
@@ -67,7 +67,7 @@ def to_torch(torch, value, device):
 
 
 def test_half_precision(place, torch):
-    """Embeddings in bfloat16 give bitwise the backend's results; autocast computes in float32."""
+    """Embeddings in bfloat16 give results bitwise identical to the backend's; autocast computes in float32."""
     device, backend, values = (
         list_torch_devices(place, torch)[0],
         place.backend if place.rehearsal else None,
@@ -89,7 +89,7 @@ def test_half_precision(place, torch):
 @pytest.mark.parametrize("name", MODELS)
 def test_models(place, torch, name, dtype, record_property):
     """Losses of attention layers, forces and curvature, and their gradients, agree with results on the CPU."""
-    pytest.importorskip("ase")  # finds neighbours on the CPU
+    pytest.importorskip("ase")  # ASE finds neighbours on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(place, torch)[0]):
         with torch.device(device):

@@ -36,7 +36,7 @@ def set_chunk_size(number):
 
 
 def assign_owners(number, how, comm):
-    """Return random owners, of which the last of three or more ranks has none, or None for the default owners."""
+    """Return random owners that leave the last of three or more ranks empty, or None for the default owners."""
     if how == "blocks":
         return None
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
@@ -186,7 +186,7 @@ def equals_one_process_in_pieces():
     with set_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
             every = [v for v in list_variants(definition, ()) if v.name in names]
-            # Only "bilinear" has settings that choose graph objects; the settings of others change no graph.
+            # Only "bilinear" has settings that choose graph objects; settings of other definitions change no graph.
             for variant in every if definition.graph == "bilinear" else {v.name: v for v in every}.values():
                 case = build_case(definition, variant, "float64", 0)
                 if definition.graph == "csc":

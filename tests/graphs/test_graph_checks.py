@@ -25,7 +25,7 @@ FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index
 
 
 def assert_refused(build, error, text, **changes):
-    """Assert the exception of a constructor when some of its valid arguments are changed."""
+    """Assert that a constructor raises this exception when some of its valid arguments are changed."""
     kind = getattr(build, "__self__", build).__name__
     assert_raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
 
@@ -205,7 +205,7 @@ BEYOND_MEMORY = {
 
 @pytest.mark.parametrize("name", BEYOND_MEMORY)
 def test_sizes_that_no_memory_holds(name, monkeypatch):
-    """Graphs larger than the machine's memory raise MemoryError before any allocation (Linux might grant it)."""
+    """Graphs larger than the machine's memory raise MemoryError before any allocation, which Linux might grant."""
     text = f"{name.partition(' of ')[0]} is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of"
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
     with pytest.raises(MemoryError, match=f"^{text} this machine$"):

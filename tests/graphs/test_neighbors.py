@@ -51,7 +51,7 @@ STRUCTURES = {
 
 @pytest.fixture(params=["ase", "matscipy"])
 def neighbor_backend(request, monkeypatch):
-    """Select each package that finds neighbours, so that the tests hold for both."""
+    """Run each test with both packages that find neighbours, ASE and matscipy."""
     if request.param == "ase":
         monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
     else:

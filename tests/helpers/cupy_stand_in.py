@@ -373,7 +373,7 @@ def install_cupy(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
-    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))  # not packed
+    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))
     monkeypatch.setattr(launcher, "AHEAD", False)
     for module in (base, csc):  # torch, if imported, cannot view these arrays
         monkeypatch.setattr(module, "VIEWS", [])

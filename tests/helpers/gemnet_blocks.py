@@ -148,7 +148,7 @@ def list_block_inputs(structure):
 
 
 class FairchemBlock(torch.nn.Module):
-    """An interaction block of GemNet-OC with every interaction on, and the basis layers of its model."""
+    """An interaction block of GemNet-OC with all interactions enabled, and the basis layers of its model."""
 
     def __init__(self):
         super().__init__()

@@ -36,7 +36,7 @@ def list_triplets(edge_index, num_nodes):
 
 
 def patch_pyg_dimenet(monkeypatch, peer):
-    """Replace functions that a plain PyG lacks, and PyG's zeros of Bessel functions, by exact float64 versions."""
+    """Provide functions that a plain PyG installation lacks, and float64 zeros of Bessel functions."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
     monkeypatch.setattr(peer, "triplets", list_triplets)
     monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

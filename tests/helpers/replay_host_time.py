@@ -17,7 +17,7 @@ CALLS = 200
 
 
 class Counter(TorchDispatchMode):
-    """Counts torch's operations, without views, allocations and detach."""
+    """Counts torch's operations, except views, allocations and detach."""
 
     count = 0
 

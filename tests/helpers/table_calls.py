@@ -56,7 +56,7 @@ def list_graphs(op, values):
 
 
 def map_fields(op, result):
-    """Return the result of `op` as a mapping from field to array, without fields that its choices exclude."""
+    """Return the result of `op` as a mapping from field to array, without fields that the choices exclude."""
     if op.single:
         return {op.fields[0].name: result}
     return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}

@@ -83,7 +83,7 @@ def float32_ones(size=32):
 
 
 def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
-    """Launch y = factor x, by default two times ones, and return y as a NumPy array."""
+    """Launch y = factor x, by default 2 times ones, and return y as a NumPy array."""
     x, y = (float32_ones() if a is None else a for a in (x, y))
     factor, n = np.float32(2) if factor is None else factor, np.size(x) if n is None else n
     if place.name == "gpu":

@@ -97,7 +97,7 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
 
 
 def test_what_cupy_adds_to_the_options(monkeypatch):
-    """CuPy's undocumented `compile_using_nvrtc` takes our arguments, and adds no -ftz=true."""
+    """CuPy's undocumented `compile_using_nvrtc` takes trigraph's arguments, and adds no -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
     def check_options(program, options):

@@ -1,4 +1,4 @@
-"""Every kernel passes the race detector, AddressSanitizer, and runs in three orders of blocks and threads.
+"""Every kernel passes the race detector, AddressSanitizer, and a comparison of three orders of blocks and threads.
 
 The tests are tested, too: for each barrier that is left out, they must report a race, wrong results, or results that
 depend on the order.

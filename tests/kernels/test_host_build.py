@@ -21,7 +21,7 @@ COMMAND = [sys.executable, build.__file__]
     ],
 )
 def test_rewrite(declaration, rewritten):
-    """Declarations in shared memory are rewritten as references (the package's kernels have the other forms)."""
+    """Declarations in shared memory are rewritten as references (the package's own kernels test the other forms)."""
     assert rewrite_shared(declaration).startswith(rewritten)
 
 
@@ -85,7 +85,7 @@ def test_generate_refuses(toy_family, tmp_path, instances, says):
 
 
 def test_no_floating_atomics(tmp_path):
-    """A kernel with atomicAdd of floats does not compile, and the error has the compiler's text."""
+    """A kernel with atomicAdd of floats does not compile, and the error contains the compiler's message."""
     require_compiler()
     source = tmp_path / "kernels" / "toy.cu"
     source.parent.mkdir()

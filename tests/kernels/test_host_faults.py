@@ -146,7 +146,7 @@ def test_many_seeds_give_no_false_alarm(faults_race):
 
 
 def test_asan():
-    """Correct kernels cause no report; then each wrong kernel causes its own."""
+    """Correct kernels cause no report, and each wrong kernel causes the expected report."""
     output, report = run_program(__file__, build_test_library("faults", "asan"))
     reports = dict(re.findall(r"^begin (\w+)$(.*?)^end$", report, re.DOTALL | re.MULTILINE))
     assert output == "all right\n", report

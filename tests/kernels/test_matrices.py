@@ -19,7 +19,7 @@ def tensor(request):
 
 
 def in_runs(left, right):
-    """Return left @ right, added from sums of 16 consecutive terms."""
+    """Return left @ right, computed as a sum of sums of 16 consecutive terms."""
     total = np.zeros((len(left), right.shape[1]), left.dtype)
     for first in range(0, left.shape[1], 16):
         run = np.zeros_like(total)

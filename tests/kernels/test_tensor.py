@@ -65,7 +65,7 @@ def test_parts_hold_a_number():
 
 
 def test_what_is_computed_again():
-    """Sums that need a number without exact parts are NaN; other sums are bitwise unchanged."""
+    """Sums with a number that bfloat16 parts cannot represent are NaN; other sums are bitwise unchanged."""
     left, right = draw_factors()
     before, _, _ = multiply_fragments(left, right)
     for number in (np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 2.0**-120 * (1 + 2.0**-23), 1e-45):

@@ -270,7 +270,7 @@ def test_the_reference_borrows_nothing_of_the_fast_path():
     used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
     for room in ("common", "reference", "fast"):
         here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]
-        files = {p.name for p in here} | {"bessel_zeros.inc"}  # the build writes it
+        files = {p.name for p in here} | {"bessel_zeros.inc"}  # written by the build
         modules = {m for p in here for m in re.findall(r"^module (\w+)$", p.read_text(), re.MULTILINE)}
         for path in (p for p in here if p.parent.name == room):
             for module, file in used.findall(path.read_text()):

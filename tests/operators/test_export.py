@@ -1,4 +1,4 @@
-"""The C interface and its Fortran modules give programs without Python bitwise the package's results.
+"""The C interface and its Fortran modules: programs without Python get results bitwise identical to the package's.
 
 This includes procedures with graphs and optional arguments. Wrong arguments give a status. Graphs can be built and
 checked. Sources that `trigraph fortran` writes build the same library.

@@ -52,7 +52,7 @@ def assert_close(got, expected, dtype, scale=1.0):
 
 @EACH_BACKEND
 def test_infinite_scores_give_what_ieee_gives(backend):
-    """Results are as in IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of the scores are infinite."""
+    """Results follow IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of the scores are infinite."""
     for activation, infinite in itertools.product(ACTIVATIONS, (np.inf, -np.inf)):
         dtype = np.float32
         graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
@@ -142,7 +142,7 @@ NAN, INF = np.nan, np.inf
 
 
 def make_star_graph(messages, index=np.int64):
-    """Return features and a graph with one destination for each list of messages, one source for each message."""
+    """Return features and a graph with one destination for each list of messages, and one source for each message."""
     offsets = np.cumsum([0, *map(len, messages)]).astype(index)
     values = np.concatenate([*map(np.asarray, messages), [0.5]])  # the last source is isolated
     return values[:, None], CSC(offsets, np.arange(offsets[-1], dtype=index), len(values))

@@ -61,7 +61,7 @@ def convert_to_tensors(value):
 
 
 def make_embedding_layer(weight, padded=True):
-    """Return a layer with this weight, under fairchem's name in the state_dict."""
+    """Return a layer with the given weight, loaded under fairchem's name in the state_dict."""
     interm, radial, *spherical = weight.shape if weight.ndim == 2 else (weight.shape[2], *weight.shape[:2])
     layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded).to(convert_to_tensors(weight).dtype)
     layer.load_state_dict({"weight": convert_to_tensors(weight)}, strict=True)
@@ -124,7 +124,7 @@ def test_golden(padded, name):
 @pytest.mark.parametrize("edges", [0, 4])
 @each_form
 def test_empty_lists(padded, edges):
-    """Lists without edges, triplets or slots give zeros; the original fails for some of them."""
+    """Lists without edges, triplets or slots give zeros; fairchem's layers fail for some of these lists."""
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
     dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))

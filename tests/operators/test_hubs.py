@@ -72,7 +72,7 @@ INTO_ONE, OUT_OF_ONE = {}, {"num_dst_nodes": 1}
 PAIR = {"num_positions": 2, "num_src_nodes": 2, "num_dst_nodes": 1, "num_edges": 2}
 EDGE = {"num_triplets": 1, "num_edges": 1}
 INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_outputs": 1}
-FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # into an atom, of edges with several triplets
+FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # sums into an atom over edges with several triplets
 HUB_GRAPHS = {
     None: HubGrowth(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
     "csc": HubGrowth(make_csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
@@ -101,7 +101,7 @@ CASES = [
 
 
 def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
-    """Return positive arguments of a call with few edges and nodes; no result of fwd is passed."""
+    """Return positive arguments of a call with few edges and nodes; results of fwd are not passed."""
     sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
     values = draw_operator_arguments(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
     if "attention_weights" in values:  # small scores, whose rounding hardly increases the scale

@@ -76,7 +76,7 @@ def test_no_more_is_kept_than_allowed(memory_blocks: Blocks) -> None:
     assert [a.flags.owndata for a in held] == [False, False, True, True]
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
     del held
-    large = memory_blocks.empty((7 * LEAST,), np.dtype(np.int8))  # free blocks are released for it
+    large = memory_blocks.empty((7 * LEAST,), np.dtype(np.int8))  # free blocks are released to make room
     assert not large.flags.owndata
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
 
@@ -204,7 +204,7 @@ def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
         for _ in range(40):
             child = os.fork()
             if child == 0:
-                signal.alarm(30)  # ends the child
+                signal.alarm(30)  # ends a child that hangs
                 memory.empty((LEAST,), np.int8)
                 graphs[0].prepare()
                 compute_table_properties()

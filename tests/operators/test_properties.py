@@ -73,7 +73,7 @@ LAYOUTS = {
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("op", ALL)
 def test_any_graph_in_any_layout(op):
-    """The fast path and pyref agree with the judge, and give bitwise the same results for any layout of the arrays."""
+    """The fast path and pyref agree with the judge, and give bitwise identical results for any layout of the arrays."""
 
     @SETTINGS
     @given(st.data())

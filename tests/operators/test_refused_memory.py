@@ -2,8 +2,8 @@
 
 Child processes (this file, run as a script) limit their address space to the current size plus a budget between zero
 and the need of the call. Then the call either raises MemoryError and leaves arrays given as `out=` unchanged, or
-returns bitwise the result of a call without a limit, as does the next call without the limit. If a child ends or
-hangs, its operator has failed, and another child continues. pyref is not tested: its only compiled code is NumPy's.
+returns a result bitwise identical to an unlimited call's. The next call, without the limit, must do so, too. If a
+child ends or hangs, its operator has failed, and another child continues. pyref is not tested: it is only NumPy.
 """
 
 import faulthandler
@@ -196,7 +196,7 @@ class RepeatedCall:
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.call_with_budget(budget)
             return
-        refused, need = 0, PAGE  # no smaller request is refused
+        refused, need = 0, PAGE  # budgets are whole pages
         while not self.call_with_budget(need):
             refused, need = need, 4 * need
             if need > MOST:

@@ -116,7 +116,7 @@ def test_the_stub_says_what_the_package_is():
 
 
 def test_mypy_reads_the_stubs(tmp_path):
-    # Reading the annotations of ASE and torch would take long.
+    # Reading the annotations of ASE and torch would take a long time.
     override = '[[tool.mypy.overrides]]\nmodule = ["ase.*", "torch.*"]\nfollow_imports = "skip"\n'
     (tmp_path / "pyproject.toml").write_text(f'[tool.mypy]\nfollow_imports = "silent"\n{override}')
     (tmp_path / "good.py").write_text(GOOD)

@@ -41,7 +41,7 @@ def test_a_right_forward_passes_in_all_orders(torch_forwards_module):
 
 
 def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
-    """If a forward function hides an input from autograd, the error names order and field; the forward passes."""
+    """If a forward function hides an input from autograd, the error names order and field; fwd itself passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
         trigraph.verify(torch_forwards_module.forgets_the_weights, **SUM)
     failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
@@ -133,7 +133,7 @@ def test_fixtures(pytester):
     """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
-    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # the latter is faster
+    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # the cluster is faster
     assert crystal in code
     pytester.makepyfile(PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")

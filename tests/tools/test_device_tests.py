@@ -44,7 +44,7 @@ def test_hangs():
 
 @pytest.fixture
 def module(monkeypatch):
-    """Return a function that imports a file of the folder."""
+    """Return a function that imports a file of tests/device."""
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.delitem(sys.modules, "conftest", raising=False)
     return importlib.import_module

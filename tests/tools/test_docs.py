@@ -156,7 +156,7 @@ def test_verifying_a_calculator(tmp_path):
 )
 def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first has no program of ours
+    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first block has none of them
     in_fortran, in_c = (shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
     fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
@@ -216,7 +216,7 @@ def test_every_function_and_layer_has_an_example():
     "name", [*NAMED, *OVER_FORMS, "torch.basis_embedding", *(f"torch.{spec.name}" for spec in DEFINITIONS)]
 )
 def test_generated_examples(name):
-    """The examples that docstrings get from the table print the output in the table."""
+    """Examples that docstrings take from the operator table print the output that the table gives."""
     if name.startswith("torch."):
         pytest.importorskip("torch")
     test = doctest.DocTestParser().get_doctest(attrgetter(name)(trigraph).__doc__, {}, name, None, 0)

@@ -180,7 +180,7 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
             assert np.abs(value - expected).max() <= 2**-44 * np.abs(expected).max()
         changes.append(len(searches) - before)
 
-    for _ in range(3):  # together less than half the skin
+    for _ in range(3):  # these moves add up to less than half the skin
         compare(atoms)
         atoms.positions += rng.uniform(-0.05, 0.05, atoms.positions.shape)
     atoms.positions[1] += [0.4, 0, 0]

@@ -29,7 +29,7 @@ def memory(padding):
 
 
 def test_bits_of_the_host():
-    """A search fills a padding, ghost atoms included, with bitwise the neighbours that the CPU finds."""
+    """A search leaves the same bytes in a padding, including ghost atoms, as the neighbours that the CPU finds."""
     model = Springs()
     model.cutoff = CUTOFF
     for seed in range(60):

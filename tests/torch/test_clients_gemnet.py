@@ -150,7 +150,7 @@ PATHS = [
 
 @pytest.mark.parametrize(("name", "path"), PATHS)
 def test_what_may_compute_something_else_is_left(name, path):
-    """A subclass, a parametrized layer and one with a replaced forward are left, the other layers converted."""
+    """Subclasses and layers with a replaced forward are left unchanged; the other layers are converted."""
     model = block(name)
     x, lists = draw_inputs(model)
     expected = results(model, x, lists)

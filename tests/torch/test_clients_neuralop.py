@@ -30,7 +30,7 @@ def theirs(monkeypatch):
     for module in modules:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     yield SimpleNamespace(**dict(zip(MODULES, modules, strict=True)))
-    torch.set_default_dtype(torch.float32)  # the original adds into zeros of the default dtype
+    torch.set_default_dtype(torch.float32)  # neuralop adds into zeros of the default dtype
 
 
 def drawn(*shape, dtype=torch.float64, seed=0):
@@ -86,7 +86,7 @@ def test_before_and_after(theirs, transform, functions, dtype, reduction):
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 @pytest.mark.parametrize("splits", [[0, 3, 3, 9], [2, 3, 7, 7], [0], [4, 4], [[0, 3, 9], [1, 5, 5]]])
 def test_sums(splits, index, reduction):
-    """Sums equal torch's, also if splits leave out rows or differ between entries of a batch; with derivatives."""
+    """Sums and derivatives equal torch's, also if splits leave out rows or differ between entries of a batch."""
     indptr = torch.tensor(splits, dtype=index)
     src = drawn(*indptr.shape[:-1], 18, 4)[..., ::2, 1:].requires_grad_()
     pairs = zip(src, indptr, strict=True) if indptr.dim() == 2 else [(src, indptr)]

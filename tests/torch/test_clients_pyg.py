@@ -182,7 +182,7 @@ def test_script_and_trace_are_refused():
 
 @pytest.fixture(scope="module")
 def patched():
-    """PyG's module, with replacements for the packages that a plain installation lacks."""
+    """Patch PyG's module with replacements for packages that a plain installation lacks."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         patch_pyg_dimenet(monkeypatch, peer)
         yield
@@ -190,7 +190,7 @@ def patched():
 
 @pytest.fixture(scope="module")
 def original(patched):
-    """PyG's model in float64, with biases that are not zero; sympy takes seconds for its basis."""
+    """Return PyG's model in float64 with nonzero biases, only once, because sympy takes seconds for its basis."""
     torch.manual_seed(0)
     model = peer.DimeNetPlusPlus(**SIZES).double()
     with torch.no_grad():
@@ -246,7 +246,7 @@ def test_dimenet_is_pygs(limit, original):
 
 
 def test_convert_keeps_what_a_model_is(original):
-    """`convert` keeps parameters, hooks, flags, references and names; `revert` restores bitwise the results."""
+    """`convert` keeps parameters, hooks, flags, references and names; `revert` restores the results bitwise."""
     theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
     parameters = list(theirs.parameters())
@@ -348,9 +348,9 @@ STATES = {
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("state", STATES)
 def test_layers_whose_state_is_not_known_compute_as_before(state):
-    """Layers with unknown state are left, with the reason; changes made after a conversion take effect."""
+    """Layers with unknown state are left unchanged, with a reason; changes made after a conversion take effect."""
     for converted_first in (False, True):
-        torch.set_default_dtype(torch.float32)  # quantized layers support no other
+        torch.set_default_dtype(torch.float32)  # quantized layers support no other dtype
         layer, x = pyg.GATConv(4, 3, heads=2), torch.randn(4, 4)
         other, (change, words) = copy.deepcopy(layer), STATES[state]
         conversion = convert(other) if converted_first else None
@@ -362,7 +362,7 @@ def test_layers_whose_state_is_not_known_compute_as_before(state):
             (left,) = convert(other).left
             assert words in left.note
             assert type(other) is pyg.GATConv
-        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # as above, in float32
+        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # the tolerance of `close`, in float32
 
 
 def test_ordinary_state_is_converted():
@@ -380,7 +380,7 @@ def test_ordinary_state_is_converted():
 
 
 def test_revert_refuses_layers_that_have_another_class():
-    """`revert` raises, and changes nothing, if a layer's class has changed; once it is back, all is reverted."""
+    """`revert` raises an error and changes nothing if a layer's class has changed; otherwise it reverts all layers."""
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
     conversion = convert(model)
     register_parametrization(model[1], "att_src", Double())

@@ -122,7 +122,7 @@ def assert_as_ase(lmp, model, rounding=2**-53):
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_dynamics(dtype, skin, script):
-    """Results equal ASE's at ten times of an NVE run, whose energy is conserved."""
+    """Results equal ASE's at ten points of an NVE run, whose energy is conserved."""
     model = Pairs().to(dtype)
     lines = f"velocity all create 600 1\n{FIX}\nfix move all nve\nrun 0"
     lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=skin, arguments=QUIET)
@@ -191,7 +191,7 @@ def test_minimum_is_that_of_ase(script):
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # quadratic in forces
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # error quadratic in the force
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()
@@ -251,7 +251,7 @@ def test_atoms_that_come_go_and_change(script):
 
 
 def test_restart(script):
-    """A run that is continued from a restart file ends with bitwise the positions of an uninterrupted run."""
+    """A run that is continued from a restart file ends at positions bitwise identical to an uninterrupted run's."""
     lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     expected = read_state(lmp)
@@ -326,7 +326,7 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
         for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
             lmp.command(f"neigh_modify exclude group {group} {group}")
         lmp.command("run 6")
-        length = lmp.extract_fix("mc", 0, 3)  # length of its vector: attempts and successes, or an estimate
+        length = lmp.extract_fix("mc", 0, 3)  # number of entries: attempts and successes, or an estimate
         vector = [lmp.extract_fix("mc", 0, 1, i) for i in range(length)]
         results.append([*vector, lmp.get_natoms(), lmp.get_thermo("pe")])
         lmp.close()

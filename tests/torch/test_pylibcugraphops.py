@@ -31,7 +31,7 @@ def layers():
     """Return PyG's CuGraph layers, unmodified except for their refusal of CPU tensors (`row.is_cuda`)."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
-        del sys.modules[name]  # import them again, with pylibcugraphops
+        del sys.modules[name]  # import the layers again, with pylibcugraphops
     package = importlib.import_module(CUGRAPH)
     base = sys.modules[f"{CUGRAPH}.base"]
     source = textwrap.dedent(inspect.getsource(base.CuGraphModule.get_cugraph))
@@ -47,7 +47,7 @@ def gradients(value, tensors):
 
 
 def assert_same(theirs, ours, own_inputs, inputs):
-    """Compare outputs and all gradients in float64; both sum at most 20 terms, in different orders."""
+    """Compare outputs and all gradients in float64, which are sums of at most 20 terms in different orders."""
     for a, b in zip((theirs, *gradients(theirs, own_inputs)), (ours, *gradients(ours, inputs)), strict=True):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 

@@ -45,7 +45,7 @@ def outputs(spec, result):
 
 
 def bind_all_but_inputs(spec, values, names):
-    """Return the function of only the floating inputs, as torch's checks require."""
+    """Return the operator as a function of only its floating-point inputs, as torch's checks require."""
 
     def function(*inputs):
         return outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))

@@ -1,4 +1,4 @@
-"""Third and higher derivatives of `trigraph.torch` agree with central differences of the order below."""
+"""Third and higher derivatives of `trigraph.torch` agree with central differences of the next lower order."""
 
 import itertools
 
@@ -150,7 +150,7 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
 def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
-    """If no graph is created, autograd differentiates plain forms, with bitwise the results of torch.func.vjp."""
+    """If no graph is created, autograd differentiates plain forms, with results bitwise equal to torch.func.vjp's."""
     monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
     tensors, keywords, rng = arguments(name, {})
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
@@ -175,7 +175,7 @@ def test_half_precision_and_requests_in_a_third_derivative():
 
 
 def test_a_converted_model_learns_hessians():
-    """Parameter gradients of a loss of Hessian-vector products equal the gradients by PyG's layer."""
+    """Parameter gradients of a loss of Hessian-vector products are the same before and after `convert`."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     layer = pyg.GATConv(4, 3, heads=2).double()

@@ -65,7 +65,7 @@ def filled(model, capacity, z, pos, cells=None, batch=None):
 
 
 def check_graphs(neighbors):
-    """Assert that arrays and sizes of padded graphs equal graphs that the constructors have checked."""
+    """Assert that padded graphs have the arrays and sizes of graphs that constructors have checked."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
     right = with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
     for name in GRAPH_PARTS["EdgeGraph"].arrays:
@@ -106,7 +106,7 @@ def test_padded_graphs():
         padding = filled(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
         check_graphs(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
-    # Again with a smaller, odd number of atoms, and with structures in another order.
+    # Repeat with a smaller, odd number of atoms, and with structures in another order.
     model, (z, pos, batch) = potential(), molecules("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
@@ -229,7 +229,7 @@ def eager_step(model, optimizer, arguments, labels, max_norm):
 
 @pytest.mark.parametrize("form", ["curvature", "bfloat16"])
 def test_training(graphs, form):
-    """Losses, gradients and weights equal those of eager steps, over batches of several sizes."""
+    """Losses, gradients and weights equal the results of eager steps, over batches of several sizes."""
     model = potential(torch.float32 if form == "bfloat16" else torch.float64)
     model.emb.lin_rbf.requires_grad_(False)
     other = copy.deepcopy(model)

@@ -90,7 +90,7 @@ def test_one_program_serves_all_sizes(periodic):
     [(False, False), *(pytest.param(c, True, marks=pytest.mark.slow) for c in (False, True))],
 )
 def test_losses_train(curvature, in_positions):
-    """Gradients of a loss of forces, or of products with the Hessian, equal those of eager mode after each step.
+    """Gradients of a loss of forces, or of products with the Hessian, equal eager gradients after each step.
 
     Gradients in the positions, here for one batch, need their own program, which takes as long to compile.
     """
@@ -325,7 +325,7 @@ def test_derivatives_of_sums_are_selections():
 
 
 class Means(Net):
-    """Means and weighted sums with the graph of sums over edges into atoms."""
+    """Means and weighted sums on the graph that sums edges into atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
         squares = vec.square().sum(dim=1, keepdim=True)

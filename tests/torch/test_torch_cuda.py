@@ -96,7 +96,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
 
 
 class Counter(TorchDispatchMode):
-    """Counts torch's operations, without views, allocations and detach."""
+    """Counts torch's operations, except views, allocations and detach."""
 
     count = 0
 

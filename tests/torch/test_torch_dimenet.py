@@ -1,4 +1,4 @@
-"""The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, cells, batches, training."""
+"""The DimeNet++ of trigraph.torch.nn: PyG's results and parameters, exact derivatives, cells, batches, training."""
 
 import copy
 import functools
@@ -66,7 +66,7 @@ def close(got, expected, tolerance):
 
 
 def test_initial_parameters():
-    """Initial weights are scaled orthogonal matrices, biases and the output layer are zero, as in PyG."""
+    """Initial weights are scaled orthogonal matrices; biases and the output layer are zero, as in PyG."""
     torch.manual_seed(5)
     ours = DimeNetPlusPlus(**(SIZES | {"output_initializer": "zeros"}))
     ours.reset_parameters()
@@ -127,8 +127,7 @@ def test_a_force_loss_trains():
             for p, d in zip(parameters, direction, strict=True):
                 p += step * d
         values.append(loss(model).item())
-    # Error of the difference: h^2 times a third derivative, here 1e-10 of the sum of gradients, and eps / h of the
-    # loss.
+    # The difference has errors of h^2 times a third derivative (1e-10 of the gradients) and of eps / h of the loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
 
@@ -306,7 +305,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
             trigraph.set_num_threads(n)
             assert all(map(torch.equal, derivatives(SiLU(), x, g, a, b, c)[0], found))
     expected, _ = derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
-    # Each is a sum of products whose factors have a few roundings, and derivatives of SiLU are below 1.1 in magnitude.
+    # Each derivative is a sum of products whose factors have a few roundings; derivatives of SiLU are below 1.1.
     scales = [t.double().abs() for t in (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))]
     for got, other, scale in zip((*found, *recorded), (*expected, *expected[2:]), [*scales, *scales[2:]], strict=True):
         assert got.dtype == dtype
@@ -324,7 +323,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 
 def test_forces_without_a_further_derivative(monkeypatch):
-    """Forces, and energies without gradients, use torch's own SiLU, which is faster and has bitwise the same values."""
+    """Forces, and energies without gradients, use torch's own SiLU, which is faster and bitwise identical."""
     model, (z, pos) = make_model(num_blocks=1), cluster(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
@@ -466,7 +465,7 @@ def test_features_of_sources():
 
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
 def test_sums_of_edges_and_of_atoms(method):
-    """Sums have derivatives of any order in both modes, alone, batched by vmap and compiled, and without edges."""
+    """Sums have derivatives of any order in forward and reverse mode, also under vmap, compiled, and without edges."""
     _, pos = cluster(5)
     neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)

@@ -29,7 +29,7 @@ def print_in_new_process(script):
 
 
 def check_library(path):
-    """Assert that OpenMP is torch's: the threads of two libraries would compete for processors."""
+    """Assert that the OpenMP library is torch's: the threads of two libraries would compete for processors."""
     assert os.path.realpath(path).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
 

@@ -1,4 +1,4 @@
-"""Torch's operators in C++ give bitwise the results, and the same errors, as the operators in Python."""
+"""Torch's operators in C++ give results bitwise identical to the operators in Python, and the same errors."""
 
 import ctypes
 import os
@@ -112,7 +112,7 @@ def changes(tensor):
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("name", OPERATORS_OF_TORCH)
 def test_errors_are_those_of_python(name, monkeypatch):
-    """Calls that C++ computes have bitwise Python's results; calls that C++ refuses raise Python's error."""
+    """Calls that C++ computes give Python's results bitwise; calls that C++ refuses raise Python's error."""
     op = OPERATORS_OF_TORCH[name]
     values = (
         draw_operator_arguments(op.op)

@@ -94,7 +94,7 @@ def computes(modes, depends):
 
 
 def functions(name, setting):
-    """Return a nonlinear function of two numbers that uses ours, and the same function with torch's own operations."""
+    """Return a nonlinear function of two numbers that uses trigraph, and the same function with torch's operations."""
     if name == "silu":
         return (lambda x: silu(x).square().sum()), (lambda x: (x * torch.sigmoid(x)).square().sum())
     if name == "sums":

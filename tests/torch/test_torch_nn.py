@@ -143,7 +143,7 @@ def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_gat_under_autocast(dropout, dtype):
-    """Under autocast, results have PyG's dtype, and its values up to the rounding of projected features.
+    """Under autocast, results have PyG's dtype, and PyG's values up to the rounding of projected features.
 
     PyG rounds scores and features to the short dtype; sums have some ten terms.
     """
@@ -317,7 +317,7 @@ PYGS = {"heads": 2, "edge_dim": 2, "add_self_loops": False}
 @pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno", "converted"])
 @pytest.mark.parametrize("training", [False, True])
 def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
-    """With 16-bit inputs on a CPU, sums are made in float32 and rounded once; linear layers and activations round."""
+    """With 16-bit inputs on a CPU, sums are added in float32 and rounded once; linear layers and activations round."""
     make, attr = LAYERS.get(name, (lambda: pyg.GATConv(3, 4, **PYGS), rows(EDGES, 2, 2)))
     layer = make().to(dtype).train(training)
     layer = converted(layer) if name == "converted" else layer
@@ -375,7 +375,7 @@ def test_layers_compile(name, prepared):
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
-    """One exported program takes GraphTensors of any size, with bitwise eager results; lists of edges raise errors."""
+    """One exported program takes GraphTensors of any size and equals eager mode bitwise; edge lists raise errors."""
     make, attr = LAYERS.get(name, (lambda: converted(pyg.GATConv(3, 4, **PYGS)), rows(EDGES, 2)))
     layer = make().double()
     rng = np.random.default_rng(0)
@@ -577,7 +577,7 @@ def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
 
 
 def test_the_compiler_is_not_imported():
-    """Layers do not import torch's compiler, which would double the time of the import."""
+    """Layers do not import torch's compiler, which would double the import time."""
     program = """
 import sys, torch
 from trigraph.torch import nn

@@ -48,7 +48,7 @@ def close(got, expected, tolerance=ROUNDING):
 
 
 def check_results(results, structures):
-    """Compare results of a batch with those of ASE's calculator for each structure."""
+    """Compare results of a batch with ASE's calculator for each structure."""
     calculator, atom = trigraph.ase.Calculator(potential()), 0
     assert list(results) == ["energy", "forces", "stress", "energies"]
     assert [len(values) for values in results.values()] == [len(structures), sum(map(len, structures))] * 2
@@ -103,7 +103,7 @@ def test_validation_of_torch_sim(model):
 
 
 def relax_with_cells(model, structures, number):
-    """Return the state after some steps of FIRE for positions and cells, with the interface of either version."""
+    """Return the state after some steps of FIRE for positions and cells, by the interface of this torch-sim."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
         state = torch_sim.fire_init(state, model, cell_filter=torch_sim.CellFilter.frechet)

@@ -70,7 +70,7 @@ class Mean(Pairs):
 
 
 class Branches(Pairs):
-    """Energies that depend on the number of atoms, by a branch."""
+    """Energies that depend on the number of atoms through a branch."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
         return super().atoms_of_vectors(z, vec, neighbors) * (2 if z.shape[0] > self.most else 1)

@@ -95,7 +95,7 @@ def _used_by(file: str) -> tuple[str, ...]:
 
 @cache
 def family_files(backend: str, family: str) -> tuple[str, ...]:
-    """Return the sources of a family in a backend, including shared ones."""
+    """Return the sources of a family in a backend, including shared sources."""
     files = [file for name in BACKENDS[backend] if (ROOT / (file := name.format(family))).is_file()]
     for file in files:
         files += [name for name in _used_by(file) if name not in files]

@@ -1,4 +1,4 @@
-"""Wrong lines that `trigraph verify` must find, see test_mutations.py."""
+"""Wrong lines that `trigraph verify` must find (see test_mutations.py)."""
 
 from trigraph import table
 

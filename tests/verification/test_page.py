@@ -18,7 +18,7 @@ from trigraph.verification.terms import TERMS
 
 
 def invent_checks():
-    """Return a small run in which everything passes."""
+    """Return the checks of a small run in which everything passes."""
     accuracy = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 2.0, 8.0)
     curve = tuple((2.0**-k, 2e-16 * 2.0**k) for k in range(6, 37, 3))
     differences = replace(accuracy, kind="differences", error=1e-14, tolerance=1e-7, curve=curve)

@@ -84,7 +84,7 @@ def test_an_exception_is_a_finding(kind, ethanol):
 
 
 def test_closed_forms_are_found():
-    """j_2 by its closed form, which has no correct digit in float32 at x = 0.001, is found."""
+    """The check of radial functions finds a closed form of j_2 that has no correct digit in float32 at x = 0.001."""
 
     def closed(fields, values):
         x = values["dist"].astype(np.float32)[:, None] * np.float32(bessel.bessel_zeros(8, 6)[2])

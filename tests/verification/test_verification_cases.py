@@ -274,7 +274,7 @@ def test_every_sum_has_as_many_terms(definition):
 
 
 def naive(features, kernel, graph, f_in, f_out):
-    """Add partial sums of 32 edges one by one, which is within 8 eps for at most a thousand edges."""
+    """Add partial sums of 32 edges one by one, with an error within 8 eps only for at most a thousand edges."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
     for i in range(2):  # the hub and another node

@@ -255,7 +255,7 @@ def compute_in_jax_numpy(x, w, graph):
 
 @pytest.mark.slow
 def test_transforms_inside_shard_map(small, mesh):
-    """Gradients with scan and vmap inside, cast weights, and a graph for each device equal those of jax.numpy."""
+    """Gradients with scan and vmap inside, cast weights, and a graph for each device equal jax.numpy's."""
     graph, x, w, f = small
     graph = jax.tree.map(jnp.asarray, graph)
     np.testing.assert_allclose(f(x, w), compute_in_jax_numpy(x, w, graph), rtol=1e-12)
