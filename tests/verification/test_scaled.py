@@ -61,8 +61,7 @@ def test_scales(rules, number):
         "multiply": (x * y, of_x * of_y),
         "multiply_integer": (-3 * x, 3 * of_x),
         # |x y|, plus for each factor the excess of its scale over its absolute value times the other factor, plus a
-        # term
-        # for errors of 8 eps of the scale in both factors.
+        # term for errors of 8 eps of the scale in both factors.
         "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y) + EIGHT_EPS * of_x * of_y),
         "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
         "divide_integer": (x / -3, of_x / 3),
