@@ -75,7 +75,9 @@ with torch.no_grad():
     scores = model.eval()(x)
     _, (ends, attention) = model.first(x, graph, edge_attr, return_attention_weights=True)
 right = scores.argmax(1) == side
-print(f"{int(right.sum()) - len(KNOWN)} of {len(club) - len(KNOWN)} members predicted right; loss {loss.item():.3f}")
+print(
+    f"{int(right.sum()) - len(KNOWN)} of {len(club) - len(KNOWN)} members predicted correctly; loss {loss.item():.3f}"
+)
 assert right.sum() >= 26  # random predictions would be right for half of the members
 
 paid = {(int(a), int(b)): float(w) for (a, b), w in zip(ends.T, attention.mean(1), strict=True)}

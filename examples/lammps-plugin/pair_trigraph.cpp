@@ -59,7 +59,7 @@ public:
     void settings(int narg, char **arg) override
     {
         if (lammps_extract_setting(lmp, "tagint") != sizeof(tagint))
-            error->all(FLERR, "pair_style trigraph: it was built for other sizes of integers than LAMMPS; expected LAMMPS_BIGBIG in both");
+            error->all(FLERR, "pair_style trigraph: the plugin was built for other integer sizes than LAMMPS; expected LAMMPS_BIGBIG in both");
         if (narg < 2)
             error->all(FLERR, "pair_style trigraph: expected a package and the element of each type of atoms");
         symbols.assign(arg + 1, arg + narg);
@@ -73,7 +73,7 @@ public:
             const auto &known = potential->elements;
             const auto at = std::find(known.begin(), known.end(), symbol);
             if (at == known.end())
-                error->all(FLERR, "pair_style trigraph: " + symbol + " is no element of " + arg[0]);
+                error->all(FLERR, "pair_style trigraph: " + symbol + " is not an element of " + arg[0]);
             numbers.push_back(potential->numbers[at - known.begin()]);
         }
     }
@@ -108,7 +108,7 @@ public:
             error->all(FLERR, "pair_style trigraph: expected newton on, and atoms with IDs");
         for (int k = 1; k < 4; k++)
             if (atom->molecular != Atom::ATOMIC && (force->special_lj[k] == 0 || force->special_coul[k] == 0))
-                error->all(FLERR, "pair_style trigraph: expected special_bonds lj/coul 1 1 1, else it does not see bonded neighbours");
+                error->all(FLERR, "pair_style trigraph: expected special_bonds lj/coul 1 1 1, which keeps bonded neighbours");
         if (comm->nprocs > 1) {
             if (potential->reach + 1 >= chain)
                 error->all(FLERR, "pair_style trigraph: the energy of an atom depends on all others; expected one rank");

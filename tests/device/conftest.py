@@ -36,7 +36,7 @@ NOTE = 3000  # maximum number of characters
 
 def pytest_addoption(parser):
     group = parser.getgroup("device")
-    group.addoption("--rehearse", action="store_true", help="Run on the CPU with gpu-host: this tests the tests.")
+    group.addoption("--rehearse", action="store_true", help="Run on the CPU with gpu-host, to test the tests.")
     group.addoption("--device-seconds", type=float, default=3600.0, help="End after this many seconds.")
     group.addoption("--record", metavar="FILE", help="Write the tests that passed, failed and did not run, as JSON.")
 
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_handlecrashitem():
     """End the run if the deadline, rather than a crash, has ended the process of a test."""
     if seconds_left() < LEAST:
-        pytest.exit("no time is left: the record names what did not run")
+        pytest.exit("no time is left; the record lists the tests that did not run")
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def test_sanitizer(place, tool, family):
     if "Device not supported" in printed:  # for example under gVisor
         pytest.skip(f"{NAME}: Device not supported")
     assert (count_tool_errors(printed), status) == ([], 0), printed[-3000:]
-    assert re.search(r"^[1-9]\d* arrays are right$", printed, re.MULTILINE)
+    assert re.search(r"^[1-9]\d* arrays are correct$", printed, re.MULTILINE)
 
 
 def main(backend, family):
@@ -46,7 +46,7 @@ def main(backend, family):
     if not where.rehearsal:
         where.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
-        print(f"{len(cases.run(family, where))} arrays are right")
+        print(f"{len(cases.run(family, where))} arrays are correct")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_ranks_end_after_all_checks(finished_checks):
     assert finished_checks.returncode == 0, finished_checks.stderr[-3000:]
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes have no processors of their own")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to processors")
 def test_ranks_share_the_processors_of_a_machine():
     run = run_ranks(2, "distributed_checks.py", "threads.uses_all_processors_at_start", threads=None)
     assert run.returncode == 0, run.stderr[-3000:]
@@ -99,7 +99,7 @@ def test_the_example(number):
 
 
 @slow
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these memory limits")
 def test_two_ranks_take_what_one_cannot():
     """Two ranks compute a sum over a graph that does not fit into the limited memory of one rank."""
     edges, limit = 500_000, 100_000_000  # bytes per rank: one rank needs 120 million, each of two ranks 80 million

@@ -6,4 +6,4 @@ pytest.importorskip("torch")
 
 from trigraph.torch.graphs import COMPILED
 
-compiled_whole = pytest.mark.skipif(not COMPILED, reason="programs of torch before 2.11 leave off at each call")
+compiled_whole = pytest.mark.skipif(not COMPILED, reason="torch before 2.11 breaks the graph at each call")

@@ -78,7 +78,7 @@ class Stream:
 
     def synchronize(self):
         if self.captured or state.capturing:
-            raise DeviceMisuse("the stream is captured: nothing can wait for it")
+            raise DeviceMisuse("a captured stream cannot be waited for")
         self.waited = next(state.clock)
 
 
@@ -265,15 +265,13 @@ class CompiledKernel:
     def __call__(self, grid, block, args, shared_mem=0):
         if shared_mem > self.max_dynamic_shared_size_bytes:
             raise DeviceMisuse(
-                f"{self.name} is launched with {shared_mem} bytes of shared memory, which nobody asked for"
+                f"{self.name} is launched with {shared_mem} bytes of shared memory, more than its maximum"
             )
         if not (isinstance(grid, tuple) and isinstance(block, tuple)):
             raise DeviceMisuse(f"{self.name} is launched with a grid {grid} and a block {block} that are not tuples")
         args = [a for value in args for a in (value if isinstance(value, tuple) else (value,))]
         if not all(isinstance(value, (ndarray, np.generic)) for value in args):
-            raise DeviceMisuse(
-                f"{self.name} is launched with arguments whose types say nothing of a kernel's parameters"
-            )
+            raise DeviceMisuse(f"{self.name} is launched with arguments that are neither arrays nor NumPy scalars")
         if any(n > most for n, most in zip(grid, DeviceContext.largest_grid, strict=False)):
             raise DeviceMisuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)

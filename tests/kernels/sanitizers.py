@@ -52,7 +52,7 @@ def check_family(family, path, order):
     first = _BITS.setdefault(path, fields)
     assert fields.keys() == first.keys()
     for what, array in fields.items():
-        assert array.tobytes() == first[what].tobytes(), f"{what}: other bits {order}"
+        assert array.tobytes() == first[what].tobytes(), f"{what}: different bits in order {order}"
 
 
 _BITS = {}
@@ -111,7 +111,7 @@ def find_missing_barrier_error(family, library, barrier):
             first = first or fields
             for what, array in fields.items():
                 if array.tobytes() != first[what].tobytes():
-                    return f"{what}: other bits {order}"
+                    return f"{what}: different bits in order {order}"
     except (KernelError, AssertionError) as error:
         return str(error)
     finally:

@@ -96,7 +96,7 @@ contains
                 & grad_params=alone_params)
         end associate
         if (any(alone_features /= bwd_features) .or. any(alone_coords /= bwd_coords) .or. &
-            & any(alone_params /= bwd_params)) error stop 'a gradient that is asked for alone differs'
+            & any(alone_params /= bwd_params)) error stop 'a gradient requested alone differs'
         values = [grad_coords(:, size(grad_coords, 2)), grad_params(:, 2), grad_features(:, size(grad_features, 2)), &
             & grad_kernels(:, size(grad_kernels, 2)), bwd_coords(:, size(bwd_coords, 2)), bwd_params(:, 2), &
             & bwd_features(:, size(bwd_features, 2))]

@@ -174,7 +174,7 @@ class RepeatedCall:
         if not isinstance(got, MemoryError):
             self.complete += 1
             if not have_same_bits(got, self.expected):
-                raise WrongBehaviour(f"{where}: a result with other bits")
+                raise WrongBehaviour(f"{where}: the result has different bits")
             return True
         self.refused += 1
         if self.op.name not in str(got):
@@ -184,10 +184,10 @@ class RepeatedCall:
             and self.sweep.untouched
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
-            raise WrongBehaviour(f"{where}: {got!r}, and out is half written")
+            raise WrongBehaviour(f"{where}: {got!r}, and out is partly written")
         # This call also gives libgomp memory for its next team; if it were refused, libgomp would end the process.
         if not have_same_bits(function(), self.expected):
-            raise WrongBehaviour(f"{where}: {got!r}, and the next call has other bits")
+            raise WrongBehaviour(f"{where}: {got!r}, and the next result has different bits")
         return False
 
     def bisect_needed_memory(self) -> None:

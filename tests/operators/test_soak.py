@@ -72,7 +72,7 @@ def repeat_calls(seed, seconds, failures, main=False):
             except KeyboardInterrupt:
                 now = {n: a.tobytes() for n, a in out.items()}
                 if key[3].startswith("fortran") and now not in (before, {n: expected[n] for n in out}):
-                    failures.append(f"{key}: half a result after an interruption")
+                    failures.append(f"{key}: a partial result after an interruption")
         if main and rng.random() < 0.05:
             set_num_threads(int(rng.integers(1, 5)))
             if (pid := os.fork()) == 0:
@@ -81,7 +81,7 @@ def repeat_calls(seed, seconds, failures, main=False):
             if status := os.waitpid(pid, 0)[1]:
                 failures.append(f"{key}: a forked process ended with {os.waitstatus_to_exitcode(status)}")
         if field_bytes(key[0], make_soak_calls()[key]()) != expected:
-            failures.append(f"{key}: other bits than at first")
+            failures.append(f"{key}: different bits than the first call")
 
 
 def measure_resident_bytes():

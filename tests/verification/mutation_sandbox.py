@@ -262,7 +262,7 @@ class Sandbox:
             # If no unit was printed, an import failed; the label "none" selects no unit.
             right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
             if right.returncode:
-                raise RuntimeError(f"{unit} fails with the sources as they are: {right.stderr}")
+                raise RuntimeError(f"{unit} also fails with the unchanged sources: {right.stderr}")
         return outcome
 
     def write(self, file: str, text: str) -> None:

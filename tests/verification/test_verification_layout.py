@@ -136,7 +136,7 @@ def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
 
 
 @pytest.mark.skipif(
-    not set(levels.EQUAL_BITS) <= set(levels.list_runnable_levels()), reason="the processor has not both levels"
+    not set(levels.EQUAL_BITS) <= set(levels.list_runnable_levels()), reason="the processor lacks one of the levels"
 )
 def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]

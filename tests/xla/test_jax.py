@@ -148,7 +148,7 @@ def mesh():
             "this JAX has no jax.shard_map, and jax.experimental.shard_map refuses primitives that it does not know"
         )
     if jax.device_count() < 4:
-        pytest.skip("XLA_FLAGS is set, and without four devices")
+        pytest.skip("XLA_FLAGS is set without four devices")
     return Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("i", "j"))
 
 
