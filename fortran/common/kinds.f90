@@ -1,4 +1,4 @@
-!> The kinds of trigraph, defined in one place.
+!> The real and integer kinds of all Fortran modules.
 module trigraph_kinds
     use, intrinsic :: iso_fortran_env, only: real32, real64, real128, int32, int64
     implicit none

@@ -1,8 +1,9 @@
-!> A number together with its derivative along a direction, each with its scale: dual numbers over type(scaled).
+!> Dual numbers over type(scaled): a value and its derivative along a direction, each with its scale.
 !!
-!! Instantiated for this type, the reference's first and second derivatives compute their own derivatives, from the same
-!! lines. The rules are those of differentiation, in the operations of type(scaled), which keep the accuracy rule's scale.
-!! The derivative of a function is a value with propagated errors, hence `times`. Numbers without direction are constant.
+!! If the reference's first and second derivatives are instantiated for this type, the same source also computes their
+!! derivatives along a direction. The rules of differentiation use the operations of type(scaled), which propagate scales.
+!! The derivative of a function contains propagated errors and is therefore multiplied by `times`. Integers and values of
+!! type(scaled) are constants.
 module trigraph_dual
     use trigraph_scaled
     implicit none

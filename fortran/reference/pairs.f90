@@ -1,4 +1,4 @@
-!> The judge's numbers in f2py's arguments: an input is a pair of float64, hi + lo; a result has its scale as third number.
+!> Convert the judge's numbers from and to float64 arguments of f2py: inputs are pairs (hi, lo), results triples (hi, lo, scale).
 module trigraph_pairs
     use trigraph_kinds, only: dp, qp
     use trigraph_scaled, only: scaled, input
@@ -14,7 +14,7 @@ contains
         x = input(real(pairs(:, 1), qp) + real(pairs(:, 2), qp))
     end subroutine join
 
-    !> Compute the float64 pair nearest to x; lo is 0 where hi is not finite (inf - inf would be NaN).
+    !> Split x into a float64 pair hi + lo; lo is 0 if hi is not finite, because inf - inf would be NaN.
     elemental subroutine put(x, hi, lo)
         real(qp), intent(in) :: x
         real(dp), intent(out) :: hi, lo

@@ -1,16 +1,16 @@
-!> A number together with its scale, the sum of the absolute values of its terms.
+!> A number and its scale, which is the sum of the absolute values of its terms.
 !!
-!! The reference is instantiated for this type and for three real kinds, so that the same loops compute, for every
-!! output, the scale of the accuracy rule |got - ref| <= c eps scale. The rules are those of running error analysis:
-!! |x| for an input, the sum for a sum, the product for a product, |f| + |f'| scale(x) for a function.
+!! The reference is instantiated for this type and for three real kinds, so that the same loops also compute the scale of each
+!! output, which the accuracy rule |got - ref| <= c eps scale needs. Scales follow running error analysis: an input x has the
+!! scale |x|, a sum has the sum of the scales, a product has the product of the scales, and f(x) has |f| + |f'| scale(x).
 !!
-!! The product of scales is right for sums of terms of the inputs: it is the sum of |terms| of the product, which some
-!! backend may have expanded. The scale of a quotient or a function also contains the propagated errors of its arguments.
-!! These must count once, not in every term of the other factor: use `times` for the product of such results.
+!! The product of scales is correct for factors that are sums of terms of the inputs: it is the sum of |terms| of the expanded
+!! product, which a backend may compute instead. The scale of a quotient or a function also contains the propagated errors of
+!! its arguments. They must count once, not in every term of the other factor: use `times` for the product of such results.
 !!
-!! The value has the judge's precision: in float64, the difference of sigmoid(x) from 1 would be 0 for x > 37, and so would the
-!! scale of its products, although a correct result may be 1e-17. A scale has only positive terms and needs fewer digits, but
-!! the exponents of real128: on x86 it is an 80-bit number, which the processor supports; real128 is implemented in software.
+!! The value is real128: in float64, 1 - sigmoid(x) would be 0 for x > 37, and the scale of its products would also be 0,
+!! although a correct result may be 1e-17. A scale has only positive terms and needs fewer digits, but the exponent range of
+!! real128. On x86 it is an 80-bit number, because the processor supports this type; real128 is implemented in software.
 module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
@@ -79,7 +79,7 @@ contains
         magnitude = real(abs(value), mp)
     end function size_of
 
-    !> An input of an operator: one term.
+    !> Return an input of an operator as a number with one term.
     elemental function input(value) result(x)
         real(qp), intent(in) :: value
         type(scaled) :: x
@@ -138,9 +138,9 @@ contains
         z = scaled(n * x%v, abs(n) * x%s)
     end function multiply_integer
 
-    !> Each factor's scale times the value of the other, minus |x y|, which both contain, plus the product of the two errors,
-    !! which dominates if the terms of both factors cancel. A factor that obeys the accuracy rule has an error below 8 eps of
-    !! its scale, so the product of both is below 8 eps of 8 eps x%s y%s. eps is float32's, so that both precisions fit.
+    !> The scale is |x| scale(y) + scale(x) |y| - |x y|, plus a term for the product of the two errors, which dominates if the
+    !! terms of both factors cancel. The error of a factor that obeys the accuracy rule is below 8 eps times its scale, so the
+    !! product of two errors is below (8 eps)^2 x%s y%s. The larger eps, of float32, makes the bound valid in both precisions.
     elemental function times_scaled(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
@@ -169,7 +169,7 @@ contains
         z = x * y
     end function times_qp
 
-    !> Denominators are norms or arguments with errors of a few eps, so that their scale enters to first order.
+    !> The scale is of first order in the error of y: denominators are norms or arguments with relative errors of a few eps.
     elemental function divide(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
@@ -246,7 +246,7 @@ contains
         n = exponent(x%v)
     end function exponent_scaled
 
-    !> x 2^n, without rounding.
+    !> Return x 2^n without rounding.
     elemental function scale_scaled(x, n) result(z)
         type(scaled), intent(in) :: x
         integer, intent(in) :: n
