@@ -5,25 +5,25 @@ import numpy as np
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import threads_for
 
-OPERATIONS = 40  # floating operations per number: an exponential and some thirty others
+OPERATIONS = 40  # floating-point operations per number, including an exponential
 
 
 def fill_silu_derivatives(order: int, *arrays: np.ndarray) -> None:
-    """Compute second or third derivatives of x sigmoid(x) with exact formulas.
+    """Compute the second or third derivatives of SiLU, f(x) = x sigmoid(x).
 
     Parameters
     ----------
     order : int
         Order of the derivatives, 2 or 3.
-    *arrays : ndarray, float32 or float64, all of one length and dtype
+    *arrays : ndarray, float32 or float64, all of the same length and dtype
         For order 2: ``gg``, ``grad``, ``x`` and two results, which are overwritten with the gradients of the sum of
-        ``gg * grad * f'(x)`` with respect to ``grad`` and ``x``. For order 3: first ``ggg_grad`` and ``ggg_x``, the
+        ``gg * grad * f'(x)`` with respect to ``grad`` and ``x``. For order 3: ``ggg_grad`` and ``ggg_x``, which are the
         cotangents of these two results, then ``gg``, ``grad``, ``x`` and the gradients of ``gg``, ``grad`` and ``x``.
 
     Raises
     ------
     MemoryError
-        If the system refuses threads.
+        If the system cannot create threads.
     """
     x = arrays[-1]
     if not len(x):  # f2py rejects empty arrays
