@@ -1,6 +1,6 @@
-"""The fast path of the Fortran backend (OpenMP). The submodule `reference` has the direct formula, `judge` the judge.
+"""The fast path of the Fortran backend (OpenMP); the submodules `reference` and `judge` contain the direct formulas.
 
-Functions have the names and signatures of the operator table. They trust their arguments; `trigraph.X` checks them.
+Functions have the names and signatures of the operator table. They do not check arguments; `trigraph.X` does.
 """
 
 from trigraph.fortran.binding import functions

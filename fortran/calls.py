@@ -1,8 +1,8 @@
-"""Write the modules `trigraph_FAMILY_calls`, the C interface with graphs as objects and with optional arguments.
+"""Write the modules `trigraph_FAMILY_calls`, which call the C interface with graph objects and optional arguments.
 
 A procedure has the name of its operator and the arguments of the Python function: graphs, arrays with the dimensions of
 the operator table in reverse order, and attributes. It determines sizes from the arrays, checks shapes and numbers, and
-passes the caller's memory to the C function.
+passes the caller's arrays to the C function without copies.
 """
 
 import ast
@@ -33,17 +33,17 @@ module trigraph_{family}_calls
 
 
 def instances(op: Operator) -> list[tuple[str, str | None]]:
-    """Return the kinds of real numbers and indices for which an operator has functions."""
+    """Return the pairs of real kind and index kind for which an operator has C functions."""
     return [(real, index) for real in REALS for index in (INDICES if op.graph else (None,))]
 
 
 def c_name(op: Operator, real: str, index: str | None) -> str:
-    """Return the name of a C function."""
+    """Return the name of the C function of an operator for these kinds."""
     return f"trigraph_{op.name}_{real}" + (f"_{index}" if index else "")
 
 
 def _c_interface(op: Operator, real: str, index: str | None) -> str:
-    """Return the Fortran interface of a C function."""
+    """Return the Fortran interface block of the C function of an operator."""
     order, whole = order_arguments(op, SHIM_SETS["fast"]), INDICES[index or "i64"]
     name = c_name(op, real, index)
     text = wrap_arguments(f"function {name}", order.names, "        ").rstrip("\n")
@@ -60,18 +60,18 @@ def _c_interface(op: Operator, real: str, index: str | None) -> str:
 
 
 class Dummy(NamedTuple):
-    """Argument of a procedure. `about` is its graph, array, output or attribute in the table."""
+    """Dummy argument of a procedure. `about` is the entry of the table: a graph, array, output or attribute."""
 
     name: str
     kind: str
     intent: str
     optional: bool
     about: Any = None
-    shape: tuple[str, ...] = ()  # shape of an array, with the fastest dimension first
+    shape: tuple[str, ...] = ()  # dimensions of an array in Fortran order
 
     @property
     def declaration(self) -> str:
-        """Declaration in Fortran."""
+        """Fortran declaration of the argument."""
         array = f"({', '.join(':' * len(self.shape))})" if self.shape else ""
         contiguous, optional = ", contiguous" * bool(array), ", optional" * self.optional
         target = ", target" * (self.optional and bool(array or self.kind.startswith("type")))
@@ -79,17 +79,17 @@ class Dummy(NamedTuple):
 
 
 def _input(name: str) -> str:
-    """Return the input with the shape of a cotangent or derivative, or the name itself."""
+    """Return the name of the input that a cotangent or derivative belongs to, or the name itself."""
     return re.sub("^(out_)?(gg_|ggg_)?", "", name)
 
 
 def _formula(dim: str) -> str:
-    """Convert an expression of the table to Fortran."""
+    """Convert an expression from the table to Fortran."""
     return write_expression(ast.parse(dim, mode="eval").body)
 
 
 def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
-    """Return the arguments of a procedure: required arguments in Python's order, the status, optional arguments."""
+    """Return the dummy arguments: required arguments in Python's order, the status, then optional arguments."""
     kinds = {False: f"real({REALS[real][0]})", True: f"integer({index})"}
     found = []
     if op.graph:
@@ -110,7 +110,7 @@ def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
 
 
 class _Procedure:
-    """Source of one procedure."""
+    """Write the source of one procedure."""
 
     def __init__(self, op: Operator, real: str, index: str | None) -> None:
         self.op, self.index, self.real, self.instance = op, index, REALS[real][0], (real, index)
@@ -121,20 +121,20 @@ class _Procedure:
         self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
         self.places = {d.name: place for place, d in enumerate(self.dummies, 1)}
-        self.bound: dict[str, str] = {}  # for each size that an array determines: the array
+        self.bound: dict[str, str] = {}  # the array from which each size is determined
 
     def value(self, expression: str) -> str:
         """Return an expression with optional attributes replaced by their local copies."""
         return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
 
     def locate(self, name: str) -> list[tuple[str, str]]:
-        """Return argument and component of a size or array of graphs; of several, the first present argument has it."""
+        """Return pairs (argument, component) for a size or array of graphs; the first present argument is used."""
         assert self.op.graph is not None
         paths = self.op.graph.paths.get(name, (f"graph.{name}",))
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]
 
     def refuse(self, name: str, condition: str, given: str = "") -> Iterator[str]:
-        """Return lines that report an argument as wrong if `condition` holds and, if given, `given` holds."""
+        """Return lines that report a wrong argument if `condition` is true and `given`, if not empty, is also true."""
         yield f"status = -{self.places[name]}"
         if given:
             yield from (f"if ({given}) then", f"    if ({condition}) return", "end if")
@@ -142,7 +142,7 @@ class _Procedure:
             yield f"if ({condition}) return"
 
     def scalars(self) -> Iterator[str]:
-        """Return lines that determine flags, attributes and sizes."""
+        """Return lines that set flags, attributes and sizes."""
         yield "num_threads_ = 0"  # the library chooses
         for a in (a for a in self.op.attributes if a.name in self.local):
             default = a.choices.index(a.default) if a.choices else a.default
@@ -157,7 +157,7 @@ class _Procedure:
         yield from self.sizes()
 
     def sizes(self) -> Iterator[str]:
-        """Return lines that determine the sizes not fixed by graphs or attributes, each from an array's dimension."""
+        """Return lines that set the sizes that neither graphs nor attributes fix, each from a dimension of an array."""
         symbols = set(self.op.definition.symbols)
         known = {a.name for a in self.op.attributes} | set(self.op.graph.sizes if self.op.graph else ())
         given = [d for a in self.op.binding_order for d in self.dummies if d.about is a and not d.optional]
@@ -166,7 +166,7 @@ class _Procedure:
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
             (name,) = unknown & set(re.findall(r"\w+", dim))
             length, at = f"size({d.name}, {axis})", [re.sub(rf"\b{name}\b", str(n), dim) for n in (0, 1)]
-            if dim != name:  # the dimension is linear in the unknown size
+            if dim != name:  # the dimension is a linear function of the unknown size
                 zero, one = map(self.value, at)
                 length = f"({length} - ({zero}))/max(1, {one} - ({zero}))"
             yield f"{name} = {length}"
@@ -206,7 +206,7 @@ class _Procedure:
         yield from self.refuse("num_threads", "num_threads < 1", "present(num_threads)")
 
     def absent(self) -> Iterator[str]:
-        """Return lines that point absent arrays to zeros, and absent outputs that are always written to own memory."""
+        """Return lines that point absent inputs to zeros, and absent outputs that are written anyway to own arrays."""
         if not self.pointers and not (self.op.graph and self.op.graph.optional):
             return
         yield "spare_size = 1"
@@ -235,18 +235,18 @@ class _Procedure:
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
     def is_written(self, d: Dummy) -> bool:
-        """Return whether an optional output is always written, depending only on a choice."""
+        """Return whether an optional output is written even if it is absent (depending only on choices)."""
         return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
 
     def list_optional_arrays(self) -> list[tuple[str, str, str]]:
-        """Return name, graph and component of the arrays of optional graphs."""
+        """Return (name, graph, component) of each array of an optional graph."""
         if not self.op.graph:
             return []
         parts = [(name, *self.locate(name)[0]) for name in self.order.graph]
         return [part for part in parts if part[1] in self.op.graph.optional]
 
     def list_arguments(self) -> list[str]:
-        """Return the arguments of the call of the C function."""
+        """Return the actual arguments for the C function."""
         order, pointers = self.order, {d.name for d in self.pointers} | {p[0] for p in self.list_optional_arrays()}
         requests = {f.when: f.name for f in self.op.fields}
         words = {n: f"merge(1, 0, present(out_{requests[n]}))" for n in self.op.definition.requests if n in requests}
@@ -288,7 +288,7 @@ class _Procedure:
 
 
 def _fold_line(line: str) -> str:
-    """Return a line, continued if it is too long."""
+    """Return a line, split into continuation lines if it is too long."""
     if len(line) <= 130:
         return line
     at = line.rfind(" ", 0, 128) + 1

@@ -1,4 +1,4 @@
-/* The x86-64 level (1 to 4) of the processor in use; 0 on other architectures. */
+/* Return the x86-64 level (1 to 4) of the processor, or 0 on other architectures. */
 int trigraph_cpu_level(void);
 
 int trigraph_cpu_level(void)

@@ -1,7 +1,7 @@
-"""Write the sources of the library for programs without Python: ``trigraph fortran DIR``.
+"""Write the library's sources for programs without Python: ``trigraph fortran DIR``.
 
-The templates are expanded for one width of vectors. The files that `interface.py` and `shims.py` write for the package
-are also written here. The C interface calls the one build of the fast path that is linked with it.
+The templates are expanded for one vector width. The output includes the files that `interface.py` and `shims.py` write
+for the package. The C interface calls the single build of the fast path that is linked with it.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from trigraph.fortran import interface
 from trigraph.table import FAMILIES
 
 SOURCES = Path(__file__).parent
-# Sources that are not templates, by folder.
+# Sources by folder that are not templates.
 PLAIN = {
     ".": ("interface.c", "cpu_level.c", "memory.c"),
     "common": ("kinds.f90",),
@@ -108,14 +108,14 @@ def _run_program(program: str, *arguments: object) -> None:
 
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
-    """Expand a template, without fypp's folding of lines for C, which has no ampersand for continued lines."""
+    """Expand a template. Line folding is switched off for C, because fypp folds lines with ampersands."""
     folding = ["--no-folding"] if out.suffix == ".c" else []
     where = ["-M", SOURCES, "-m", "operators", "-I", SOURCES / "common", f"-DVECTOR_BYTES={vector_bytes}"]
     _run_program("-m", "fypp", *where, *folding, template, out)
 
 
 def _templates() -> dict[str, Path]:
-    """Return the templates by the names of the expanded files."""
+    """Return the templates, keyed by the names of the expanded files."""
     templates = {f"{f}.f90": SOURCES / "reference" / f"{f}.fypp" for f in FAMILIES}
     for path in sorted((SOURCES / "fast").glob("*.fypp")):
         stem = f"{path.stem}_fast" if path.stem in FAMILIES else path.stem
@@ -124,7 +124,7 @@ def _templates() -> dict[str, Path]:
 
 
 def contents(vector_bytes: int) -> dict[str, str]:
-    """Return the contents of all files, by path in the folder."""
+    """Return the contents of all files, keyed by relative path."""
     texts = {name: (SOURCES / where / name).read_text("utf-8") for where, names in PLAIN.items() for name in names}
     texts["interface.c"] = "#define ONE_LEVEL\n" + texts["interface.c"]
     with tempfile.TemporaryDirectory() as place:
@@ -150,10 +150,10 @@ def contents(vector_bytes: int) -> dict[str, str]:
 
 
 def write(folder: Path, vector_bytes: int) -> None:
-    """Write sources, C header, build files and README into a folder that is new or empty.
+    """Write sources, C header, build files and README into a new or empty folder.
 
-    `vector_bytes` is the width of a vector register of the processor: 64 for ``-march=x86-64-v4``, 32 for
-    ``-march=x86-64-v3``, 16 for any processor.
+    `vector_bytes` is the width of the processor's vector registers: 64 for ``-march=x86-64-v4``, 32 for
+    ``-march=x86-64-v3``, or 16 for any processor.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def write(folder: Path, vector_bytes: int) -> None:
     FileExistsError
         If the folder contains files or is a broken symbolic link.
     """
-    import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
+    import fypp  # type: ignore[import-untyped]  # noqa: F401  # raises before anything is written
 
     files = contents(vector_bytes)
     folder.mkdir(parents=True, exist_ok=True)

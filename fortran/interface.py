@@ -1,8 +1,8 @@
 """Write the C interface of the fast path from the operator table: header, functions and Fortran modules.
 
-Meson calls ``interface.py write GRAPHS.f90 FOLDER``, where GRAPHS is the expanded source of the module trigraph_graphs,
-and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of sources. The kinds and shapes of
-arguments of trigraph_graphs are read from the declarations of its procedures.
+Meson calls ``interface.py write GRAPHS.f90 FOLDER``, where GRAPHS.f90 is the expanded source of the module
+trigraph_graphs, and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of the sources. The
+arguments of procedures of trigraph_graphs are read from their declarations.
 """
 
 import ast
@@ -30,14 +30,14 @@ from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
 FAST = SHIM_SETS["fast"]
-# Procedures of trigraph_graphs that take arrays instead of derived types and are therefore part of the C interface.
+# Procedures of trigraph_graphs that belong to the C interface, because they have no arguments of derived types.
 FLAT = (
     *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
     *("check_csc", "check_edge_graph", "check_segments"),
 )
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 INDEX = {"i32": "int32", "i64": "int64"}
-# Upper bounds of the elements of a graph's arrays, if the bound is not the length of the array.
+# Exclusive upper bounds of the elements of graph arrays, where the bound is not the length of the array.
 BELOW = {
     "indices": "num_src_nodes",
     "edge_ids": "num_edges",
@@ -106,7 +106,7 @@ def c_expression(expression: str, number: str = "double") -> str:
 
 
 def count_written(op: Operator, wanted: str = "want_{}") -> str:
-    """Return a C expression for the count of numbers that a call writes; `wanted` names the flag of a field."""
+    """Return a C expression for the number of elements that a call writes; `wanted` is the format of a field's flag."""
     terms = []
     for f in op.fields:
         conditions = [wanted.format(f.name)] if op.selective else []
@@ -132,7 +132,7 @@ def _c_head(op: Operator, real: str, index: str | None) -> str:
 
 
 def _numbers(op: Operator, order: Order) -> Iterator[str]:
-    """Yield conditions in C under which a size, a choice or a number is out of range."""
+    """Yield C conditions that are true if a size, a choice or a number is out of range."""
     choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
     for n in order.dims:
         symbol = op.definition.symbol(n) if n in op.definition.symbols else None
@@ -142,18 +142,18 @@ def _numbers(op: Operator, order: Order) -> Iterator[str]:
 
 
 def owner(op: Operator, array: str) -> str:
-    """Return the name of the graph object that holds an array."""
+    """Return the name of the graph argument that contains an array."""
     return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
 
 
 def _require_arrays(op: Operator, array: str) -> list[str]:
-    """Return C conditions under which an optional array of a graph is needed; none if it is always needed."""
+    """Return C conditions under which a graph array is needed, or an empty list if it is always needed."""
     requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
     return requires if array == "reverse_edge" else []
 
 
 def _addresses(op: Operator, order: Order) -> Iterator[str]:
-    """Yield the address passed for each argument: `none`, not NULL, if there is no array."""
+    """Yield the address that is passed for each argument; absent arrays are passed as `&none`, not NULL."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
     conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
     for n in order.graph:
@@ -173,7 +173,7 @@ def _addresses(op: Operator, order: Order) -> Iterator[str]:
 
 
 def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
-    """Yield C conditions under which the arrays of a graph may be read."""
+    """Yield C conditions that are true if the arrays of a graph are valid."""
     kind = op.graph
     if kind is None:
         return
@@ -192,7 +192,7 @@ def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
 
 
 def _function(op: Operator, real: str, index: str | None, number: int) -> str:
-    """Return the C function with this number."""
+    """Return the source of the C function that calls the procedure with this number."""
     order, whole = order_arguments(op, FAST), INDEX[index or "i64"]
     addresses = ",\n        ".join(_addresses(op, order))
     lines = [f"if (num_threads < 0 || {' || '.join(_numbers(op, order))})", "    return TRIGRAPH_WRONG_NUMBER;"]
@@ -211,7 +211,7 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
 
 
 def _functions() -> str:
-    """Return a file with two parts for two inclusions: the procedures that are called, and the C functions."""
+    """Return a file that is included twice: first for the names of the procedures, then for the C functions."""
     each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
     names = [c_name(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
@@ -225,7 +225,7 @@ def _name_choices() -> list[tuple[str, int]]:
 
 
 def _choices() -> str:
-    """Return the source of a module that names the values of choices."""
+    """Return the source of the module trigraph_choices, which names the values of choices."""
     text = "!> Values of the choices that operators take, numbered as in the operator table.\nmodule trigraph_choices\n"
     text += "    implicit none\n    public\n"
     text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _name_choices())
@@ -252,14 +252,14 @@ def _header(graphs: str) -> str:
 
 
 class Declared(NamedTuple):
-    """Argument of a procedure, as declared in its source."""
+    """Declaration of an argument of a procedure."""
 
     is_array: bool
     written: bool
 
 
 def declarations(source: str, procedure: str) -> dict[str, Declared]:
-    """Return the arguments of a procedure of trigraph_graphs by name, in order."""
+    """Return the arguments of a procedure of trigraph_graphs, keyed by name, in order."""
     text = re.sub(r"&\s*\n\s*&", "", source)
     match = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
     assert match is not None, procedure
@@ -271,7 +271,7 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
 
 
 def _c_graphs(source: str) -> tuple[str, str]:
-    """Return the C functions that make and check graphs, written in Fortran, and their prototypes."""
+    """Return the bind(C) functions that build and check graphs, written in Fortran, and their C prototypes."""
     functions = prototypes = ""
     for procedure in FLAT:
         for index in INDICES:
@@ -294,21 +294,21 @@ def _c_graphs(source: str) -> tuple[str, str]:
 
 
 def contents(graphs: str) -> dict[str, str]:
-    """Return the contents of all files by name; `graphs` is the source of trigraph_graphs."""
+    """Return the contents of all files, keyed by name; `graphs` is the source of trigraph_graphs."""
     files = {"trigraph.h": _header(graphs), "interface.inc": _functions(), "graphs_c.f90": _c_graphs(graphs)[0]}
     files |= {"choices.f90": _choices(), **{f"{f}_calls.f90": calls.module(f) for f in FAMILIES}}
     return {name: re.sub(" +\n", "\n", text) for name, text in files.items()}
 
 
 def main() -> None:
-    """Run the command line used by meson."""
+    """Run the command line that meson uses."""
     what, *arguments = sys.argv[1:]
     if what == "write":
         for name, text in contents(Path(arguments[0]).read_text("utf-8")).items():
             Path(arguments[1], name).write_text(text, "utf-8")
         return
     folder, *command = arguments
-    with tempfile.TemporaryDirectory() as place:  # compilers do not rewrite a file that would not change
+    with tempfile.TemporaryDirectory() as place:  # because compilers do not rewrite an unchanged .mod file
         absolute = [str(Path(a).resolve()) if a.endswith(".f90") else a for a in command]
         subprocess.run([*absolute, "-fsyntax-only"], check=True, cwd=place)
         for path in Path(place).iterdir():

@@ -1,8 +1,8 @@
-"""The judge: the Fortran reference in real128, with the scale of the accuracy rule.
+"""The judge: the Fortran reference in real128, which also computes the scales of the accuracy rule.
 
-Functions have the names and signatures of the operator table, but every floating array has a leading axis. Inputs are
-pairs ``(2, ...)`` of float64, hi + lo. Outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
-derivatives (`X_bwd3`) are computed by `X_bwd` and `X_bwd2` with dual numbers.
+Functions have the names and signatures of the operator table, but every floating-point array has a leading axis. Inputs
+are float64 pairs ``(2, ...)``, hi + lo. Outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
+derivatives (`X_bwd3`) are computed by evaluating `X_bwd` and `X_bwd2` with dual numbers.
 """
 
 import importlib
@@ -22,20 +22,20 @@ globals().update(FUNCTIONS)
 
 
 def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
-    """Return ``values + step * direction`` without rounding, as a pair (2, *shape): hi + lo by Knuth's two-sum.
+    """Return ``values + step * direction`` without rounding, as a pair (2, *shape) computed by Knuth's two-sum.
 
     The step must be a power of two, so that its product with the direction is exact.
     """
     x = np.asarray(values, np.float64)
     y = np.zeros_like(x) if direction is None else step * np.asarray(direction, np.float64)
     hi = x + y
-    with np.errstate(invalid="ignore"):  # for infinite values, inf - inf is NaN
+    with np.errstate(invalid="ignore"):  # because inf - inf is NaN for infinite values
         part = hi - x
         return np.stack([hi, np.where(np.isfinite(hi), (x - (hi - part)) + (y - part), 0)])
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
-    """Return hi, lo and scale of ``sum(a * b)`` in real128; `a` and `b` are pairs."""
+    """Return hi, lo and scale of ``sum(a * b)``, computed in real128 from the pairs `a` and `b`."""
     total = np.zeros(3)
     if a.shape[1:] != b.shape[1:]:
         raise ValueError(f"dot: shapes {a.shape[1:]} and {b.shape[1:]} differ")

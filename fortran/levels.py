@@ -1,12 +1,12 @@
-"""Choice between builds of the fast path, one for each level of the processor's instruction set.
+"""Choose between builds of the fast path, one for each level of the processor's instruction set.
 
-On x86-64, the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512). Elsewhere, there is
-one build, ``base``. A wheel has all levels. A build from source has the highest level of its processor, unless meson's
-option ``cpu_levels`` names others, for example for a cluster with different nodes. v3 and v4 give equal bits; v2 has
-no fused multiply-add and rounds differently.
+On x86-64, the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512). Other processors
+have one build, ``base``. A wheel contains all levels. A build from source contains the highest level of its processor,
+unless meson's option ``cpu_levels`` names others, for example for a cluster with different nodes. Results of v3 and v4
+are bitwise identical; v2 has no fused multiply-add and rounds differently.
 
-On aarch64, ``base`` uses NEON with fused multiply-adds. There is no level for SVE: the length of SVE vectors is not
-known at compile time, but the kernels' tiles, which determine the order of sums, need a known length.
+On aarch64, ``base`` uses NEON with fused multiply-adds. There is no level for SVE: the length of SVE vectors is unknown
+at compile time, but the shapes of tiles, which determine the order of sums, need a known length.
 """
 
 import contextlib
@@ -26,50 +26,50 @@ TORCH_ENVIRONMENT = "TRIGRAPH_TORCH_CPP"
 LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
-# The C interface is next to the extension modules, which in an editable install are not in the folder of this file.
+# The C library is next to the extension modules, which an editable install does not put into the folder of this file.
 _REFERENCE = importlib.util.find_spec("trigraph.fortran._reference")
 LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
     "libtrigraph" + (".dylib" if sys.platform == "darwin" else ".so")
 )
 
-# Called when the build or the number of threads changes, to update the library's own settings.
+# Functions that update the settings of libtrigraph; they are called when the build or the number of threads changes.
 FOLLOWERS: list[Callable[[], object]] = []
 
-# The build in use, one per process. It depends on the last `set_cpu_level` or, without one, on `TRIGRAPH_CPU_LEVEL` at
-# the first call of an operator. Nothing that is remembered between calls depends on it.
+# The build that this process uses. It depends on the last `set_cpu_level` or, without one, on `TRIGRAPH_CPU_LEVEL` at
+# the first call of an operator. No other cached value depends on it.
 _chosen: ModuleType | None = None
 
 
-@cache  # no key: depends on the processor and the installed files, which do not change during a process
+@cache  # no key: the processor and the installed files do not change during a process
 def list_runnable_levels() -> tuple[str, ...]:
-    """Return the levels that are built and that this processor can run, in ascending order."""
+    """Return the levels that are installed and that this processor can run, in ascending order."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
     levels = [f"v{level}" for level in range(2, highest + 1)] or ["base"]
     return tuple(level for level in levels if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
 
 
 def _share_openmp() -> None:
-    """Make the fast path use PyTorch's OpenMP library if PyTorch is installed, imported or not.
+    """Make the fast path use PyTorch's OpenMP library if PyTorch is installed, even if it is not imported.
 
-    With two OpenMP libraries in a process, the waiting threads of one occupy the processors that the other needs:
-    alternating calls of 0.1 ms took 4 ms. Symbols of a library that is loaded globally take precedence, as they do
-    after torch itself is imported.
+    With two OpenMP libraries in a process, the waiting threads of one library occupy the processors that the other
+    needs: alternating calls of 0.1 ms took 4 ms. Symbols of a globally loaded library take precedence, as after an
+    import of torch.
     """
     spec = importlib.util.find_spec("torch") if sys.platform == "linux" else None
     if spec is None or spec.origin is None:
         return
     for path in sorted(Path(spec.origin).parent.glob("lib/libgomp*.so*")):
-        with contextlib.suppress(OSError):  # the library cannot be loaded here; importing torch will raise
+        with contextlib.suppress(OSError):  # if the library cannot be loaded, importing torch will raise
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
 def _join_threads() -> None:
-    """End OpenMP's threads that wait for this thread's next work; the next call starts new threads.
+    """End the OpenMP threads that wait for this thread's next work; the next call starts new threads.
 
-    A forked child has only the forking thread. There, OpenMP would assume that the other threads still wait, and hang
-    in the first operation that is divided among them, even if it is an operation of torch, which shares the library.
-    The function is searched in the same order as the linker binds the fast path, with globally loaded libraries first
-    (see `_share_openmp`). A build without OpenMP does not have the function and does not need it.
+    A forked child has only the forking thread. OpenMP in the child would assume that the other threads still exist, and
+    hang in the first parallel operation, even in an operation of torch, which shares the library. The function is
+    looked up in the order in which the linker binds the fast path: globally loaded libraries first (see
+    `_share_openmp`). A build without OpenMP has no such function and does not need it.
     """
     if _chosen is not None:
         hard = 2  # omp_pause_hard in OpenMP 5.0
@@ -110,12 +110,14 @@ def fast_module() -> ModuleType:
 
 
 def get_cpu_level() -> str:
-    """Return the level of the fast path in use: the processor's highest level unless another was chosen.
+    """Return the level of the fast path in use: the processor's highest level, unless another level was chosen.
 
     Raises
     ------
-    ImportError, ValueError
-        As for a call of an operator: there is no build, or `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
+    ImportError
+        If there is no build of the fast path.
+    ValueError
+        If `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
 
     See Also
     --------
@@ -125,12 +127,12 @@ def get_cpu_level() -> str:
 
 
 def set_cpu_level(level: str) -> None:
-    """Choose the build of the fast path for all calls from now on; `TRIGRAPH_CPU_LEVEL` chooses it at the start.
+    """Choose the build of the fast path for all following calls; `TRIGRAPH_CPU_LEVEL` sets the initial choice.
 
     Parameters
     ----------
     level : str
-        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, at most the level of the processor.
+        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, up to the level of the processor.
 
     Raises
     ------
@@ -150,9 +152,9 @@ def set_cpu_level(level: str) -> None:
 
 
 def torch_operators() -> tuple[str, str]:
-    """Return the language in which `trigraph.torch` computes on the CPU, and the reason if it is Python.
+    """Return the language of `trigraph.torch`'s CPU operators ("C++" or "Python"), and the reason if it is Python.
 
-    The operators in C++ call torch's stable interface, which is guaranteed from torch 2.9 on.
+    The C++ operators call torch's stable interface, which exists since torch 2.9.
     """
     from importlib.metadata import version as version_of  # slow to import
 
@@ -170,10 +172,10 @@ def torch_operators() -> tuple[str, str]:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Return a context in which sums over blocks of nodes or edges take two blocks at a time instead of thousands.
+    """Return a context in which sums over blocks of nodes or edges have waves of two blocks instead of thousands.
 
-    This is for verification: small graphs then need several waves of blocks, the last one not full, like large graphs.
-    No operator may run in another thread meanwhile.
+    Verification uses this context: small graphs then need several waves, the last of which is not full, like large
+    graphs. No operator may run in another thread at the same time.
     """
     module = fast_module()
     module.limit_blocks(2, 1)

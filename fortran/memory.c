@@ -1,13 +1,12 @@
-/* Memory and threads of the Fortran backends, which the system may refuse.
+/* Memory and threads of the Fortran backends, including the case that the system refuses them.
 
    If the linker supports it (MALLOC_IS_WRAPPED), `__wrap_malloc` replaces malloc in the extension modules, because gfortran's `allocate`
-   calls malloc. It does three things. Allocations start at a cache line, as vectors of this length require: a load across two lines
-   costs two. For large allocations it requests large pages, as NumPy does: clearing 50 MB of work space one small page at a time takes
-   as long as a gradient of attention. And it records the size of a request that the system refuses, for the text of Python's
-   MemoryError.
+   calls malloc. It aligns allocations with cache lines, because a load of a vector across two lines takes as long as two loads. It
+   requests large pages for large allocations, as NumPy does, because clearing 50 MB of workspace in small pages takes as long as a
+   gradient of attention. It also records the size of a request that the system refuses, for the text of Python's MemoryError.
 
    In modules with parallel regions (REGIONS_ARE_WRAPPED), `__wrap_GOMP_parallel` also replaces the function with which GCC's OpenMP
-   runtime starts a region. That function allocates tables, even for one thread, and ends the process if they are refused. */
+   runtime starts a region. This function allocates tables, even for one thread, and ends the process if the allocation fails. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -22,9 +21,9 @@ void trigraph_release_team(void);
 
 static _Atomic int64_t refused = 0;
 
-enum { runtime_tables = 1 << 16 };  /* bytes for the OpenMP runtime's tables of a team, more than needed */
-static _Thread_local void *reserved = NULL;  /* memory kept away from the procedure, for the runtime */
-/* Threads that wait for `start`; their stacks are kept away from the procedure, for the runtime's threads. */
+enum { runtime_tables = 1 << 16 };  /* bytes reserved for the OpenMP runtime's tables of a team, more than it needs */
+static _Thread_local void *reserved = NULL;  /* memory for the runtime, which the procedure cannot allocate meanwhile */
+/* Threads that wait for `start`; their stacks are reserved for the runtime's threads. */
 static _Thread_local pthread_t *waiting = NULL;
 static _Thread_local int num_waiting = 0;
 static _Thread_local pthread_mutex_t start;
@@ -72,19 +71,19 @@ void *__wrap_malloc(size_t size)
 void __real_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags);
 void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags);
 
-/* Give the reserved memory to the runtime for one parallel region, and reserve it again for the next one. */
+/* Free the reserved memory for the runtime during one parallel region, and reserve it again for the next region. */
 void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags)
 {
     int again = reserved != NULL;
 
-    trigraph_release_team();  /* also the waiting threads */
+    trigraph_release_team();  /* also ends the waiting threads, which frees their stacks */
     __real_GOMP_parallel(body, data, num_threads, flags);
     if (again)
         reserved = malloc(runtime_tables);
 }
 #endif
 
-/* Return the bytes of the request that was last refused, or 0, and forget it. */
+/* Return the size in bytes of the last refused request, or 0, and reset it to 0. */
 int64_t trigraph_refused_bytes(void)
 {
     return atomic_exchange(&refused, 0);
@@ -97,12 +96,12 @@ static void *wait_for_start(void *mutex)
     return NULL;
 }
 
-/* Return 0 if the OpenMP runtime will get the resources for a team of num_threads, 1 if they are refused. The runtime ends the process
-   if it cannot start a thread, so as many threads as it will start are started here first. They wait until the first parallel region
-   begins, so that their stacks become free then and not before, whether or not the C library keeps stacks. A team of the size that this
-   thread used last exists already. Calls with one thread leave it waiting, and do not count: otherwise each large call after a small one
-   would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for the runtime's tables stays reserved while the
-   procedure allocates its work space, until each parallel region and after it, up to trigraph_release_team. */
+/* Reserve the resources that the OpenMP runtime needs for a team of num_threads; return 0, or 1 if the system refuses them. The runtime
+   ends the process if it cannot start a thread, so this function first starts as many threads as the runtime will start. They wait
+   until the first parallel region begins, so that their stacks are not freed earlier, whether or not the C library keeps stacks.
+   Threads of the last team of this thread already exist. Calls with one thread leave that team waiting, and are not counted: otherwise
+   each large call after a small call would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for the
+   runtime's tables is reserved until trigraph_release_team, except during parallel regions, so that the procedure cannot allocate it. */
 int trigraph_reserve_team(int num_threads)
 {
     static _Thread_local int last = 1;
@@ -132,7 +131,7 @@ int trigraph_reserve_team(int num_threads)
     return 0;
 }
 
-/* Free the memory that trigraph_reserve_team reserved, and end the threads that wait. */
+/* Free the memory that trigraph_reserve_team reserved, and end the waiting threads. */
 void trigraph_release_team(void)
 {
     end_waiting();

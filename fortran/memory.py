@@ -1,9 +1,9 @@
 """Memory pool for results.
 
-The system provides large pieces of memory as pages that it clears one by one at their first use, and takes them back
-when the array is freed. In a loop over one operator, this may cost as much as the operator. Therefore large results
-lie in blocks that are kept here, as in CuPy's memory pool: at most `KEPT` bytes; further arrays are ordinary NumPy
-arrays. A block belongs to one result as long as anything refers to that result or to a view of it.
+The system provides large allocations as pages that it clears at their first use, and takes them back when the array is
+freed. In a loop over one operator, this may take as long as the operator. Large results are therefore stored in blocks
+that a pool keeps, like CuPy's memory pool: at most `KEPT` bytes; further results are ordinary NumPy arrays. A block
+belongs to one result as long as there are references to the result or to a view of it.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 KEPT = 2**28
-LEAST = 2**18  # bytes; the C library itself keeps smaller pieces of memory
-SLACK = 1.25  # largest ratio of block size to result size, so that a varying number of edges can reuse a block
-HUGE = 2**22  # bytes from which large pages are requested, like NumPy
+LEAST = 2**18  # size in bytes of the smallest block; the C library reuses smaller allocations itself
+SLACK = 1.25  # largest ratio of block size to result size; results for varying numbers of edges can reuse a block
+HUGE = 2**22  # size in bytes from which large pages are requested, as in NumPy
 
 
 class _Lease:
-    """Base object of a result. It is freed when the result and all its views are gone."""
+    """Base object of a result, which is freed when the result and all its views are deleted."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
@@ -33,7 +33,7 @@ class _Lease:
 
 
 class _Block(NamedTuple):
-    """Memory, its size in bytes, its address, and a reference to the lease that uses it or used it last."""
+    """Memory with its size in bytes, its address, and a weak reference to its current or last lease."""
 
     memory: mmap.mmap
     size: int
@@ -45,10 +45,10 @@ class _Block(NamedTuple):
 class Blocks:
     """Pool of blocks of at most `kept` bytes in total.
 
-    There is no lock: a forked process could find it held by a thread that does not exist there, and a signal handler or
-    finaliser could wait for it in the thread that holds it. Instead, the list is changed only by single operations that
-    the interpreter does not interrupt. Whoever removes a block from the list owns it; others look for another block. A
-    block outside the list belongs to one call, and is returned to the system if that call fails.
+    There is no lock: in a forked process, it could be held by a thread that does not exist there, and a signal handler
+    or finaliser could wait for it in the thread that holds it. Instead, the list is changed only by single operations
+    that the interpreter does not interrupt. The thread that removes a block from the list owns it; other threads look
+    for another block. A block outside the list belongs to one call, and is returned to the system if the call fails.
     """
 
     kept: int
@@ -68,7 +68,7 @@ class Blocks:
         return np.asarray(lease)
 
     def _free(self) -> list[_Block]:
-        """Return the blocks that no result uses. Iterates over a copy, because other threads may change the list."""
+        """Return the blocks that no result uses, from a copy of the list, which other threads may change."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
     def _take(self, block: _Block) -> bool:
@@ -91,7 +91,7 @@ class Blocks:
                 return found
 
     def _make(self, size: int) -> _Block | None:
-        """Make a block, dropping free blocks if necessary; return None if the blocks in use leave no room."""
+        """Allocate a block, freeing unused blocks if necessary; return None if the blocks in use leave no room."""
         total = sum([b.size for b in list(self.blocks)]) + size
         for block in self._free():
             if total <= self.kept:
@@ -110,24 +110,24 @@ class Blocks:
             except OSError as error:
                 raise MemoryError(f"the system has no {size} bytes for a result: {error.strerror}") from None
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # the system may have no large pages
+            with contextlib.suppress(OSError):  # the system may not support large pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return _Block(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
 
 
 def _map(size: int) -> mmap.mmap:
-    """Return private memory, so that a forked process does not share its results with its parent."""
+    """Return private memory, so that a forked process does not share results with its parent."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-# Keeps memory, not contents. The key is the size; a block is reused only if no array or view refers to it any more.
+# The pool keeps memory, not contents. A block is found by its size, and reused only if no array or view refers to it.
 _blocks = Blocks(KEPT)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array, in the memory of an earlier result if possible.
+    """Return an uninitialised array, which reuses the memory of an earlier result if possible.
 
-    The array is contiguous and does not own its memory; an array of at least `LEAST` bytes begins at a page. Raise
-    MemoryError if the system refuses the memory even after all free blocks have been returned to it.
+    The array is contiguous. An array of at least `LEAST` bytes is aligned with a page. Raise MemoryError if the system
+    refuses the memory even after all free blocks have been returned.
     """
     return _blocks.empty(shape, np.dtype(dtype))

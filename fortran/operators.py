@@ -1,4 +1,4 @@
-"""The operator table in the form that the templates need; fypp imports this module with ``-m operators``.
+"""The operator table in the form that the fypp templates need; fypp imports this module with ``-m operators``.
 
 `describe` returns the dictionary of an operator for the macros that write its procedures (``reference/types.fypp``,
 ``fast/procedures.inc``). `choices` returns the numbers of an attribute's choices. Expressions are in Fortran syntax.
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 
-@cache  # no key: depends only on the sources of the table
+@cache  # no key: the result depends only on the sources of the table
 def _table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 
@@ -26,12 +26,12 @@ def write_expression(node: ast.expr) -> str:
 
 
 def _product(factors: list[str]) -> str:
-    """Return a product, with parentheses around sums."""
+    """Return the product of factors, with parentheses around sums."""
     return "*".join(f"({f})" if " + " in f and len(factors) > 1 else f for f in factors)
 
 
 def _factors(axis: str) -> list[str]:
-    """Return the factors of an axis, with the slowest first."""
+    """Return the factors of an axis, slowest first."""
 
     def split(node: ast.expr) -> list[str]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -42,10 +42,10 @@ def _factors(axis: str) -> list[str]:
 
 
 def _shape(array: Any, split: Collection[str]) -> list[str]:
-    """Return the dimensions of an array, with the fastest first.
+    """Return the dimensions of an array, fastest first.
 
-    An array named in `split` has a dimension for each factor in its shape. Any other array has the dimensions of a
-    matrix: one for the slowest factor, which counts entities, and one for all other factors.
+    An array named in `split` has a dimension for each factor in its shape. Any other array is a matrix: one dimension
+    is the slowest factor, which counts entities, and the other is the product of all other factors.
     """
     slowest, *axes = [factor for axis in array.dims for factor in _factors(axis)]
     faster = axes[::-1] if array.name in split else [_product(axes[::-1])] if axes else []
@@ -53,7 +53,7 @@ def _shape(array: Any, split: Collection[str]) -> list[str]:
 
 
 def _length(kind: Any, name: str, length: str) -> str:
-    """Return the length of an array of a graph; the length is 0 if the array belongs to an object that is None."""
+    """Return the length of a graph array, which is 0 if the array belongs to a graph that is None."""
     argument = kind.paths.get(name, ("graph",))[0].partition(".")[0]
     return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
 
@@ -61,28 +61,29 @@ def _length(kind: Any, name: str, length: str) -> str:
 def describe(
     name: str, split: Collection[str] = (), shapes: Mapping[str, Any] | None = None, **own: Any
 ) -> dict[str, Any]:
-    """Return a definition in the form that the macros need, with names in lower case.
+    """Return a definition of the table as a dictionary for the macros, with names in lower case.
 
     Parameters
     ----------
     name : str
         Name of the definition.
     split : collection of str
-        Arrays with a dimension for each factor in their shape.
+        Names of the arrays with a dimension for each factor in their shape.
     shapes : mapping
-        Dimensions of arrays, and lengths of arrays of the graph, that differ from those in the table.
+        Dimensions of arrays, and lengths of graph arrays, that differ from the table.
     own
         Additional entries that are not in the table.
 
-    Entries that are not in the table.
+    Returns
     -------
     dict
-        ``name``; ``scalars``, sizes and flags of presence, and ``choices``, the integers after them; ``numbers``, real
-        numbers in dp; ``graph``, index arrays with their lengths, of which the fast path does not take ``direct``;
-        additional index arrays of the fast path (``fast``) and of its derivatives (``reverse``); ``inputs`` and
-        ``outputs``, arrays of real numbers with their dimensions; ``auxiliary``, additional outputs of fwd, of which
-        ``integers`` hold indices, ``returns`` must be requested by an argument ``return_...``, ``chosen`` exist only
-        for some choices, and first derivatives of the fast path can take ``back``; and `own`.
+        ``name``; ``scalars``, sizes and presence flags, and ``choices``, the integer arguments after them; ``numbers``,
+        real arguments of kind dp; ``graph``, index arrays with their lengths, of which ``direct`` are not arguments of
+        the fast path; index arrays that only the fast path (``fast``) and its derivatives (``reverse``) take;
+        ``inputs`` and ``outputs``, real arrays with their dimensions; ``auxiliary``, additional outputs of fwd, of
+        which ``integers`` contain indices, ``returns`` are requested by an argument ``return_...``, ``chosen`` exist
+        only for some choices, and ``back`` can be passed to first derivatives of the fast path; and the entries of
+        `own`.
     """
     op, shapes = _table().OPERATORS[f"{name}_bwd"], shapes or {}
     spec = op.definition
@@ -115,15 +116,16 @@ def describe(
 
 
 def number(definition: str, attribute: str, choice: str) -> int:
-    """Return the number of a choice of an attribute, ignoring case and underscores."""
+    """Return the number of an attribute's choice; case and underscores are ignored."""
     (entry,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
     return [str(c).lower() for c in entry.choices].index(choice.replace("_", ""))
 
 
 def choices(definition: str, **names: str) -> str:
-    """Return parameters with the numbers of choices: ``choices("mha_gat_n2n", activation="act_relu act_elu")``.
+    """Return Fortran parameters with the numbers of choices.
 
-    The part of a name after the first underscore is the choice. The result is ``act_relu = 1, act_elu = 3``.
+    The part of a name after the first underscore is the choice: ``choices("mha_gat_n2n", activation="act_relu
+    act_elu")`` returns ``act_relu = 1, act_elu = 3``.
     """
     numbers = (
         (n, number(definition, attribute, n.partition("_")[2])) for attribute in names for n in names[attribute].split()

@@ -1,4 +1,4 @@
-"""The Fortran reference: the textbook formula in the textbook order, serial. The judge computes third derivatives."""
+"""The serial Fortran reference, which evaluates the formulas directly. The judge computes third derivatives."""
 
 import importlib
 from typing import Any
@@ -12,7 +12,7 @@ globals().update(FUNCTIONS)
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
-    """Run a call that has passed the checks, as in `trigraph.fortran.binding`; results of the judge are rounded."""
+    """Execute an operator with checked arguments (see `trigraph.fortran.binding`); bwd3 is computed by the judge."""
     if op.order < 3:
         return FUNCTIONS["execute"](op, values, sizes, wanted, out)
     pairs = {a.name: judge.pair(values[a.name]) for a in op.select_present(values)}

@@ -1,13 +1,13 @@
-"""Write the C-interoperable shims of the operator table that f2py wraps.
+"""Write the C-interoperable subroutines (shims) that f2py wraps, one for each operator and combination of kinds.
 
-f2py maps unknown kinds to C float and only logs it. Therefore it never sees the modules, but parses these thin
-explicit-shape subroutines, whose arguments are integers, c_float and c_double, and which call the specific procedures
+f2py maps unknown kinds to C float and only logs this. It therefore does not parse the modules, but these thin shims
+with explicit-shape arrays, whose arguments are integers, c_float and c_double, and which call the specific procedures
 of the modules. There are three sets of shims, `SHIM_SETS`, with arguments in the same order.
 
-Arrays are passed flat (rank 1): the front door has checked their shape and memory order, and Fortran's sequence
-association restores the shape. Every shim returns a status, which is not 0 if the system refused memory or threads; no
-output has been written then. A shim sets the status to UNSET before a call, because a procedure that forgot to set it
-would otherwise return the contents of the caller's memory, which are usually 0.
+Arrays are passed flat (rank 1): the public function has checked their shapes and memory order, and Fortran's sequence
+association restores the shapes. Every shim returns a status, which is nonzero if the system refused memory or threads;
+no output has been written in this case. A shim sets the status to UNSET before a call, because a procedure that forgets
+to set it would otherwise return the previous contents of the caller's memory, which are usually 0.
 """
 
 import argparse
@@ -30,22 +30,22 @@ F2CMAP = {
 class ShimSet(NamedTuple):
     """Properties of the shims of one extension module."""
 
-    procedures: str = ""  # ending of the names of the called procedures and of their modules
-    reals: tuple[str, ...] = ("f32", "f64")  # keys of `REALS`; each combination with an index has its own shim
+    procedures: str = ""  # suffix of the names of the called procedures and of their modules
+    reals: tuple[str, ...] = ("f32", "f64")  # keys of `REALS`; each pair of a real and an index has its own shim
     indices: tuple[str, ...] = ("i32", "i64")  # keys of `INDICES`
-    # Shape of the numbers that represent one real number of an input or output: (2,) for a pair, () for one number.
+    # Shape of the numbers that represent one element of an input or output: (2,) for a pair, () for a single number.
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
-    # Whether value and scale are computed, by the instance for type(scaled); type(dual) gives third derivatives.
+    # Whether values and scales are computed with type(scaled), and third derivatives with type(dual).
     scaled: bool = False
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
-    # Whether the fast path is called. Its derivatives take additional arrays of the graph, and auxiliary results of the
-    # forward operator that a caller can pass back. An output that can be passed back is not read.
+    # Whether the fast path is called. Its derivatives take additional graph arrays, and auxiliary results of fwd that
+    # the caller passes back. Other results that a caller passes back are not read.
     fast: bool = False
-    extra: tuple[str, ...] = ()  # sources of additional subroutines of the module
+    extra: tuple[str, ...] = ()  # sources of additional subroutines in the module
 
     def operators(self, table: Any) -> dict[str, Any]:
-        """Return the operators that have shims, by name; `table` is the module `trigraph.table`."""
+        """Return the operators that have shims, keyed by name; `table` is the module `trigraph.table`."""
         own = {n: op for n, op in table.THIRD.items() if self.scaled or (self.fast and op.definition.has_third)}
         return table.OPERATORS | own
 
@@ -55,11 +55,11 @@ class ShimSet(NamedTuple):
         return tuple(a for a in op.arguments if not a.given_back or (self.fast and a.name in auxiliary))
 
     def presence(self, op: Any) -> tuple[str, ...]:
-        """Return the names of optional arguments; a flag ``has_...`` says whether each is present."""
+        """Return the names of the optional arguments, each of which has a presence flag ``has_...``."""
         return (*op.definition.optional, *(a.name for a in self.arguments(op) if a.given_back))
 
     def graph_arrays(self, op: Any) -> list[str]:
-        """Return the names of the graph's arrays in argument order."""
+        """Return the names of the graph arrays in argument order."""
         if op.graph is None:
             return []
         kind = op.graph
@@ -70,16 +70,16 @@ class ShimSet(NamedTuple):
 
 
 def load_table() -> ModuleType:
-    """Return the operator table, loaded by path because the package cannot be imported during the build."""
+    """Load the operator table by path, because the package cannot be imported during the build."""
     package = ModuleType("trigraph")
-    root = Path(__file__).resolve().parent.parent  # root of the checkout or the installed package
+    root = Path(__file__).resolve().parent.parent  # root of the checkout or of the installed package
     package.__path__ = [str(root / "src" / "trigraph"), str(root)]
     sys.modules["trigraph"] = package
     return importlib.import_module("trigraph.table")
 
 
 def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
-    """Return ``head(names...)`` on as many continued lines as necessary."""
+    """Return ``head(names...)``, with continuation lines where necessary."""
     lines = [f"{indent}{head}("]
     for i, name in enumerate(names):
         piece = name + (", " if i + 1 < len(names) else ")")
@@ -91,7 +91,7 @@ def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
 
 
 class Order(NamedTuple):
-    """Names of a procedure's arguments, in order. `integers` names the inputs and outputs that hold integers."""
+    """Names of a procedure's arguments, in order; `integers` are the inputs and outputs that contain integers."""
 
     threads: list[str]
     dims: list[str]
@@ -108,7 +108,7 @@ class Order(NamedTuple):
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + self.wants + self.outputs
 
     def passed(self) -> list[str]:
-        """Return the arguments of the call, except the status. A flag that is not 0 is true."""
+        """Return the actual arguments of a call, except the status; nonzero flags are converted to true."""
         flags = [f"{w} /= 0" for w in self.wants]
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
 
@@ -129,7 +129,7 @@ def order_arguments(op: Any, shims: ShimSet) -> Order:
 
 
 def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
-    """Return the source of one shim. A shim of bwd3 differentiates the operators in `lower`, bwd and bwd2."""
+    """Return the source of one shim. A judge's shim of bwd3 differentiates the operators in `lower`, bwd and bwd2."""
     order = order_arguments(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
@@ -167,7 +167,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
 
 
 def judge_body(procedure: str, order: Order) -> str:
-    """Return declarations and calls of a judge shim. Its real numbers have type(scaled), a value and a scale."""
+    """Return declarations and calls of a judge's shim, whose real numbers have type(scaled): a value and a scale."""
     inputs, wants, outputs = order.inputs, order.wants, [a for a in order.outputs if a not in order.integers]
     text = "".join(f"    type(scaled), allocatable :: sc_{a}(:)\n" for a in inputs + outputs)
     for a in inputs + outputs:
@@ -187,7 +187,7 @@ def judge_body(procedure: str, order: Order) -> str:
 
 
 def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
-    """Return the body of a judge shim of bwd3: gg_ fields are derivatives of bwd, other fields derivatives of bwd2."""
+    """Return the body of a judge's shim of bwd3: gg_ fields are derivatives of bwd, the others derivatives of bwd2."""
     values = [a for a in order.inputs if not a.startswith("ggg_")]
     text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
     for a in values + order.outputs:
@@ -224,7 +224,7 @@ def source(name: str) -> str:
 
 
 def cases() -> str:
-    """Return the cases of a C switch over numbers of addresses, which ``xla.c`` and ``interface.c`` include."""
+    """Return the cases of a C switch over the number of addresses, for ``interface.c``."""
     shims, counts = SHIM_SETS["fast"], set()
     for op in shims.operators(load_table()).values():
         order = order_arguments(op, shims)
@@ -310,7 +310,7 @@ end subroutine limit_blocks
 
 
 def silu(order: int) -> str:
-    """Return the subroutines for one order of SiLU's derivatives. They take arrays of equal length, results last."""
+    """Return the subroutines for one order of SiLU's derivatives; all arrays have the same length, results are last."""
     read = ["ggg_grad", "ggg_x"] * (order == 3) + ["gg", "grad", "x"]
     written = ["out_gg"] * (order == 3) + ["out_grad", "out_x"]
     text = ""
@@ -332,23 +332,22 @@ def silu(order: int) -> str:
 
 
 SHIM_SETS = {
-    # The direct formula.
+    # The direct formulas.
     "reference": ShimSet(extra=(CPU_LEVEL,)),
-    # The fast path, which gathers by source and by row in derivatives.
+    # The fast path.
     "fast": ShimSet(
         procedures="_fast",
         threads=True,
         fast=True,
         extra=(LIMIT_BLOCKS, silu(2), silu(3)),
     ),
-    # The direct formula in real128. A real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale). The
-    # instance for type(scaled) computes them; the instance for type(dual) computes third derivatives.
+    # The direct formulas in real128. Inputs are float64 pairs (hi, lo), and outputs are triples (hi, lo, scale).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 
 
 def main() -> None:
-    """Run the command line for meson: ``shims.py SET OUT.f90``, ``shims.py f2cmap OUT`` or ``shims.py cases OUT``."""
+    """Run meson's commands ``shims.py SET OUT.f90``, ``shims.py f2cmap OUT`` and ``shims.py cases OUT``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap", "cases"))
     parser.add_argument("out", type=Path)

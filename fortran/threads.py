@@ -10,26 +10,26 @@ from collections.abc import Iterator
 from trigraph.arrays import require_count
 from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
 
-# More threads than processors only wait for each other. If the system refuses threads because there are far too many,
-# OpenMP ends the process. Sixteen are always allowed, so that programs for larger machines can be tried on a small one.
+# More threads than processors only wait for each other, and OpenMP ends the process if the system cannot create so many
+# threads. Sixteen threads are always allowed, so that programs for larger machines can be tested on small machines.
 MOST = max(16, 4 * (os.cpu_count() or 1))
 
-# A call with less work, in floating operations and numbers written, uses one thread unless a number was set, because
-# waking other threads would take longer than their share of the work. For consecutive calls on a 2-core EPYC, one
-# thread is as fast as two at 0.3 to 2 million operations. The limit lies within this range, because machines with more
-# cores may gain from less work. With torch's operations between the calls, the forces of DimeNet++ for a water molecule
-# took 0.85 of the time with a limit of 2**18, and with a limit of 2**22 they took 0.75 of that time; for benzene, 1.03
-# and 0.95.
+# A call with less work (floating-point operations plus elements written) uses one thread unless a number was set,
+# because waking other threads would take longer than their share of the work. For consecutive calls on a 2-core EPYC,
+# one thread is as fast as two at 0.3 to 2 million operations. The limit is within this range, because machines with
+# more cores may gain from less work. With torch's operations between the calls, forces of DimeNet++ for a water
+# molecule took 0.85 of the time with a limit of 2**18, and with a limit of 2**22 they took 0.75 of that time; for
+# benzene, 1.03 and 0.95.
 LITTLE_WORK = 2**20
 
 
 def available_processors() -> set[int]:
-    """Return the numbers of the processors that this process may use."""
+    """Return the set of processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _default() -> int:
-    """Return the first level of OMP_NUM_THREADS if this machine can run it, otherwise the number of processors."""
+    """Return the first number in OMP_NUM_THREADS if it is at most `MOST`, otherwise the number of processors."""
     processors = len(available_processors())
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not first.isdecimal() or not first.strip("0"):
@@ -45,8 +45,8 @@ def _default() -> int:
     return processors
 
 
-# The last number that was set, or else the default at the time when it was first needed, which depends on
-# OMP_NUM_THREADS and the processors. A forked process (see `_process`) does not use it. Results do not depend on it.
+# The last number that was set, or else the default (from OMP_NUM_THREADS or the processors) when a number was first
+# needed. A forked process (see `_process`) does not use it. Results do not depend on it.
 _num_threads: int | None = None
 _was_set = False
 _process = os.getpid()
@@ -55,8 +55,8 @@ _process = os.getpid()
 def _is_forked() -> bool:
     """Return whether this process was forked from the process that imported this module.
 
-    This compares process ids. A function that the interpreter calls after a fork would come too late, because a
-    finaliser may run an operator before it.
+    This compares process ids. A function that the interpreter calls after a fork would be too late, because a finaliser
+    may call an operator before it.
     """
     return os.getpid() != _process
 
@@ -64,10 +64,10 @@ def _is_forked() -> bool:
 def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
-    The default is OMP_NUM_THREADS, read when the number is first needed, or the number of processors of this process.
-    A value of OMP_NUM_THREADS that is not a number is ignored; one that is too large is ignored with a warning. MPI
-    ranks that share a machine divide its processors when `trigraph.distributed` makes a partition. Until the number is
-    set, small calls use one thread (see `set_num_threads`). In a forked process the number is 1, because OpenMP's
+    The default is OMP_NUM_THREADS, read when the number is first needed, or the number of processors of this process. A
+    value of OMP_NUM_THREADS that is not a number is ignored; a number that is too large is ignored with a warning. MPI
+    ranks on the same machine divide its processors when `trigraph.distributed` makes a partition. Until a number is
+    set, small calls use one thread (see `set_num_threads`). In a forked process, the number is 1, because OpenMP's
     threads do not survive a fork.
 
     See Also
@@ -83,12 +83,12 @@ def get_num_threads() -> int:
 
 
 def least_work() -> int:
-    """Return the limit of work, in floating operations and numbers written, below which a call uses one thread."""
+    """Return the work (floating-point operations plus elements written) below which a call uses one thread."""
     return 0 if _was_set else LITTLE_WORK
 
 
 def threads_for(work: int) -> int:
-    """Return the number of threads for a call with this work, in floating operations and numbers written."""
+    """Return the number of threads for a call with this work (floating-point operations plus elements written)."""
     return 1 if work < least_work() else get_num_threads()
 
 
@@ -97,11 +97,11 @@ def _tell_followers() -> None:
         follow()
 
 
-@functools.cache  # runs once; there are no arguments
+@functools.cache  # no key: the function runs once
 def lead_library() -> None:
-    """Make calls of libtrigraph use the same build of the fast path and number of threads as calls from Python.
+    """Make libtrigraph use the same build of the fast path and the same number of threads as calls from Python.
 
-    Raises ImportError or ValueError if there is no build of the fast path.
+    Raise ImportError or ValueError if there is no build of the fast path.
     """
     fast_module()  # also loads torch's OpenMP library, if there is one
     interface = ctypes.CDLL(str(LIBRARY))
@@ -115,7 +115,7 @@ def lead_library() -> None:
 
 
 def share_processors(number: int) -> None:
-    """Limit the default number of threads, because other processes use the other processors of the machine."""
+    """Limit the default number of threads to `number`, because other processes use the other processors."""
     global _num_threads
     if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
@@ -124,9 +124,9 @@ def share_processors(number: int) -> None:
 
 @contextlib.contextmanager
 def restore_num_threads() -> Iterator[None]:
-    """Return a context that restores, at its end, the number of threads or the state in which none was set.
+    """Return a context that restores the number of threads at its end, including the state in which no number was set.
 
-    Only one Python thread at a time may use it, because the number belongs to the process.
+    Only one Python thread may use it at a time, because the number belongs to the process.
     """
     global _num_threads, _was_set
     before = _num_threads, _was_set
@@ -138,22 +138,22 @@ def restore_num_threads() -> Iterator[None]:
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Set the number of threads of the fast CPU path. Results are bitwise equal for any number.
+    """Set the number of threads of the fast CPU path; results are bitwise identical for any number.
 
-    From then on, every call uses this number. Until then, a call uses one thread if its work is below 2**20 floating
-    operations, including numbers written.
+    Every following call uses this number. Until a number is set, a call uses one thread if its work (floating-point
+    operations plus elements written) is below 2**20.
 
     Parameters
     ----------
     num_threads : int
-        Number of threads: at least 1, and at most 16 or four per processor of the machine, whichever is larger.
+        Number of threads, at least 1, and at most 16 or four times the number of processors, whichever is larger.
 
     Raises
     ------
     TypeError, ValueError
         If `num_threads` is not an integer or is out of range.
     RuntimeError
-        If it is above 1 in a forked process, where OpenMP would wait forever for threads that only the parent has.
+        If it is above 1 in a forked process, where OpenMP would wait forever for threads that exist only in the parent.
 
     See Also
     --------

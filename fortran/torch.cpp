@@ -1,11 +1,11 @@
 // Operators trigraph_cpu::X_fwd, X_bwd, ... of torch's dispatcher on the CPU, which call the C interface of the fast path.
 //
-// trigraph.torch loads this library, and so can a C++ program. It calls functions of torch's stable C interface, which exist since torch
-// 2.9 and are declared here as far as needed: the build requires neither torch nor its headers. They are looked up in the process's
-// libtorch_cpu; without one, or with an older one, nothing is registered. torch_operators.py writes the operators themselves. Arguments
-// that their checks refuse raise RuntimeError, and trigraph.torch then calls its operators in Python; errors of elements and of memory
-// already have Python's type and text, since compiled programs call only these operators. Each operator has a second name,
-// trigraph_cpu::eager_X, for calls outside programs: trigraph.torch gives it no derivative, which torch would request from Python in each call.
+// trigraph.torch and C++ programs can load this library. It calls functions of torch's stable C interface, which exist since torch 2.9
+// and are declared below, so that the build requires neither torch nor its headers. They are looked up in the process's libtorch_cpu;
+// without this library, or with an older one, no operator is registered. torch_operators.py writes the operators themselves. Arguments
+// that fail their checks raise RuntimeError, and trigraph.torch then calls its Python operators. Errors about elements and memory
+// have the same type and text as in Python, because compiled programs call only these operators. Each operator has a second name,
+// trigraph_cpu::eager_X, for calls outside compiled programs. It has no registered derivative, which torch would look up in Python.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -51,7 +51,7 @@ enum { cpu = 0, int32 = 3, int64 = 4, float32 = 6, float64 = 7, success = 0 };
 #define DECLARE(name, ...) int32_t (*torch_##name)(__VA_ARGS__);
 TORCH_FUNCTIONS(DECLARE)
 
-struct Memory : std::bad_alloc {  // pybind11 turns it into a MemoryError
+struct Memory : std::bad_alloc {  // pybind11 converts it to MemoryError
     std::string text;
     explicit Memory(std::string words) : text(std::move(words)) {}
     const char *what() const noexcept override { return text.c_str(); }
@@ -76,7 +76,7 @@ void done(int32_t code, const char *op)
         refuse(op, ": torch refused a tensor");
 }
 
-// A tensor of a call: contiguous and owned; absent without a handle.
+// A tensor argument: owned and contiguous after open(); absent if there is no handle.
 struct Tensor {
     const char *op, *name;
     Handle handle = nullptr;
@@ -84,7 +84,7 @@ struct Tensor {
     const i64 *sizes = nullptr;
     i64 rank = 0;
     int32_t dtype = -1;
-    bool column = false;  // whether it has a trailing axis of size one
+    bool column = false;  // whether the tensor has an additional trailing axis of size one
     std::unique_ptr<char[]> zeros;
 
     Tensor(const char *owner, const char *its_name, Handle given) : op(owner), name(its_name), handle(given) {}
@@ -97,7 +97,7 @@ struct Tensor {
     bool there() const { return handle != nullptr; }
     void open();
     void look();
-    // Replace an absent cotangent by zeros.
+    // Replace an absent cotangent by zeros, with room for `numbers` elements of 8 bytes.
     void fill(double numbers)
     {
         auto bytes = static_cast<size_t>(8 * numbers);
@@ -139,7 +139,7 @@ void Tensor::open()
     if (!empty && bytes < (offset + last + 1) * size)
         refuse(op, ": ", name, " has a storage of ", bytes, " bytes, which is too small");
     if (!contiguous && !empty) {
-        Value stack[2] = {reinterpret_cast<Value>(handle), 0};  // memory format contiguous; torch takes over the handle
+        Value stack[2] = {reinterpret_cast<Value>(handle), 0};  // 0: contiguous memory format; torch takes ownership of the handle
         handle = nullptr;
         done(torch_call_dispatcher("aten::contiguous", "", stack), op);
         handle = reinterpret_cast<Handle>(stack[0]);
@@ -174,7 +174,7 @@ void check_rank(Tensor &a, i64 rank)
         refuse(a.op, ": ", a.name, " has rank ", a.rank, "; expected ", rank);
 }
 
-// A column may have a trailing axis of one.
+// Check the rank of an argument that may have an additional trailing axis of size one.
 void check_column(Tensor &a, i64 rank)
 {
     a.column = a.rank == rank + 1 && a.sizes[rank] == 1;
@@ -205,7 +205,7 @@ void check_number(const char *op, const char *name, double value, int32_t real)
         refuse(op, ": ", name, " is ", value, "; expected a finite number >= 0");
 }
 
-// The symbol on whose value the size of an axis depends linearly.
+// Return the value of a symbol from the size of an axis, which is a linear function of the symbol.
 i64 solve(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
 {
     const i64 slope = at_one - at_zero, rest = a.sizes[axis] - at_zero;
@@ -215,7 +215,7 @@ i64 solve(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 mos
     return rest / slope;
 }
 
-// A number as NumPy writes it.
+// Format a number as NumPy does.
 template <class Real> std::string written(Real x)
 {
     char text[40];
@@ -229,7 +229,7 @@ template <class Real> std::string written(Real x)
     return number.find_first_of(".en") == std::string::npos ? number + ".0" : number;
 }
 
-// Raise ValueError unless numbers are positive; NaN passes. The text is the same as in trigraph.checks.
+// Raise ValueError unless all numbers are positive or NaN. The text is the same as in trigraph.checks.
 template <class Real> void check_positive(const Tensor &a, i64 number)
 {
     const auto *x = static_cast<const Real *>(a.data);
@@ -239,7 +239,7 @@ template <class Real> void check_positive(const Tensor &a, i64 number)
                 std::string(a.op) + ": " + a.name + "[" + std::to_string(k) + "] is " + written(x[k]) + "; expected a number > 0");
 }
 
-// Raise an error for a location that is not an in-edge of its destination, as trigraph.checks does.
+// Raise the error of trigraph.checks for the first location that is not an in-edge of its destination.
 template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const Tensor &offsets)
 {
     const auto *p = static_cast<const Index *>(offsets.data), *location = static_cast<const Index *>(a.data);
@@ -255,13 +255,13 @@ template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const 
     refuse(a.op, ": ", a.name, " changed while it was read");
 }
 
-// In its scope, the C interface does not check arrays of graphs, since graph objects have been checked.
+// During its lifetime, the C interface does not check graph arrays, because graph objects have already been checked.
 struct Trust {
     Trust() { trigraph_trust(1); }
     ~Trust() { trigraph_trust(0); }
 };
 
-// A result: a tensor of a shape, or one without elements; it belongs to torch until it is released.
+// A result tensor, which is empty if the result is not requested. It is owned until give_up() passes it to torch.
 struct Result {
     Handle handle = nullptr;
     void *data = nullptr;

@@ -1,7 +1,7 @@
 """Write the operators of ``torch.cpp`` from the operator table: ``torch_operators.py OUT``.
 
-An operator has the arguments of `trigraph.torch`'s operator of the same name, without the backend, and with numbers
-instead of strings: positions of choices, and bits for wanted fields.
+An operator has the arguments of `trigraph.torch`'s operator of the same name, except the backend, with integers instead
+of strings: the index of each choice, and a bit mask of the requested fields.
 """
 
 import re
@@ -29,17 +29,17 @@ OPERATORS = {n: op for n, op in EXPORTED.items() if op.restriction is None}
 
 
 def number(expression: str) -> str:
-    """Convert an expression of sizes to C++."""
+    """Convert an expression with sizes to C++."""
     return c_expression(expression, "i64")
 
 
 def write_size(array: Array) -> str:
-    """Return an expression for the number of elements of an array."""
+    """Return a C++ expression for the number of elements of an array."""
     return " * ".join(map(number, array.dims))
 
 
 def parameters(op: Operator) -> list[tuple[str, str]]:
-    """Return types and names of arguments, in the order of the schema."""
+    """Return the types and names of an operator's arguments, in the order of its schema."""
     named = [(f"Tensor{'?' * a.nullable}", a.name) for a in op.arguments]
     graphs = [(g, GRAPH_PARTS[op.graph.type_name]) for g in op.graph.arguments] if op.graph else []
     for g, parts in graphs:
@@ -52,14 +52,14 @@ def parameters(op: Operator) -> list[tuple[str, str]]:
 
 
 def schema(op: Operator) -> str:
-    """Return the schema of an operator."""
+    """Return the torch schema of an operator."""
     results = ", ".join("Tensor" for _ in op.fields)
     typed = ", ".join(f"{kind} {name}" for kind, name in parameters(op))
     return f"{op.name}({typed}) -> " + (f"({results})" if len(op.fields) > 1 else results)
 
 
 class Kernel:
-    """Source of the kernel of an operator; each method adds a group of lines."""
+    """Write the source of an operator's kernel; each method adds a group of lines."""
 
     def __init__(self, op: Operator) -> None:
         self.op, self.order = op, order_arguments(op, FAST)
@@ -69,11 +69,11 @@ class Kernel:
         self.by_name = {a.name: a for a in op.arguments}
 
     def add(self, line: str) -> None:
-        """Add a line."""
+        """Add a line of the kernel's body."""
         self.lines.append(f"    {line}")
 
     def arguments(self) -> None:
-        """Take the arguments from the stack; the kernel then owns the tensors."""
+        """Write the code that takes the arguments from the stack; the kernel then owns the tensors."""
         self.add(f'static const char *const its_name = "{self.op.name}";')
         tensors = ", ".join(f"&a_{name}" for kind, name in parameters(self.op) if kind.startswith("Tensor"))
         for i, (kind, name) in enumerate(parameters(self.op)):
@@ -85,17 +85,17 @@ class Kernel:
             else:
                 self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
                 self.known.add(name)
-        self.add(f"for (Tensor *a : {{{tensors}}})")  # after all are owned, because `open` can throw
+        self.add(f"for (Tensor *a : {{{tensors}}})")  # after all tensors are owned, because `open` can throw
         self.add("    if (a->there())")
         self.add("        a->open();")
 
     def name_graph_array(self, name: str) -> str:
-        """Return the variable for an array of a graph."""
+        """Return the C++ variable for a graph array."""
         path = self.op.graph.paths.get(name, (f"graph.{name}",))[0]  # type: ignore[union-attr]
         return f"a_{path.replace('.', '_')}"
 
     def find_graph_sizes(self) -> None:
-        """Determine the sizes that graphs fix; of several graphs, the first present graph fixes a size."""
+        """Write the code for sizes that graphs fix; if several graphs have a size, the first present graph fixes it."""
         if self.op.graph is None:
             return
         parts = GRAPH_PARTS[self.op.graph.type_name]
@@ -120,7 +120,7 @@ class Kernel:
             self.known.add(name)
 
     def presence(self) -> None:
-        """Determine which optional arguments are present, and check attributes."""
+        """Write the code that sets the presence flags of optional arguments and checks attributes."""
         op, spec = self.op, self.op.definition
         for name in dict.fromkeys((*spec.optional, *FAST.presence(op))):
             whole = op.graph is not None and name in op.graph.optional
@@ -147,7 +147,7 @@ class Kernel:
                 self.add(f'if (a_{cotangent}.there() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
 
     def shapes(self) -> None:
-        """Check ranks, sizes and dtypes of arrays, and determine the sizes that are not known yet."""
+        """Write the code that checks ranks, sizes and dtypes of arrays, and sets the sizes that are not yet known."""
         for a, dims in self.op.axes:
             checks, bound = [f"check_{'column' if a.column else 'rank'}(a_{a.name}, {len(dims)});"], []
             checks.append(f"check_dtype(a_{a.name}, {'whole' if a.index else 'real'});")
@@ -167,13 +167,13 @@ class Kernel:
             if a.nullable:
                 assert not bound, (self.op.name, a.name)
                 self.add(f"if (a_{a.name}.there()) {{ {' '.join(checks)} }}")
-            else:  # first ranks and dtypes, then unknown sizes, then known sizes
+            else:  # the order is ranks and dtypes, unknown sizes, known sizes
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add(line)
         self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
 
     def check_graph_arrays(self) -> None:
-        """Check lengths and dtypes of the arrays of graphs, and that no required array is missing."""
+        """Write the code that checks lengths and dtypes of graph arrays, and that no required array is missing."""
         if self.op.graph is None:
             return
         parts, kind = GRAPH_PARTS[self.op.graph.type_name], self.op.graph
@@ -187,7 +187,7 @@ class Kernel:
                 self.add(f'if (!{array}.there()) refuse(its_name, ": the graph lacks {name}");')
 
     def fills(self) -> None:
-        """Fill absent cotangents of present inputs with zeros."""
+        """Write the code that fills absent cotangents of present inputs with zeros."""
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
@@ -195,7 +195,7 @@ class Kernel:
                 self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({write_size(a)}));")
 
     def results(self) -> None:
-        """Make the results that are wanted and exist; other results have no elements."""
+        """Write the code that creates the results; results that are not requested or do not exist are empty."""
         for k, f in enumerate(self.op.fields):
             conditions = [f"(wanted >> {k} & 1)"] if self.op.selective else []
             conditions += [f"has_{f.name.removeprefix('gg_')}"] if f.optional else []
@@ -207,7 +207,7 @@ class Kernel:
             self.add(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
 
     def column(self, f: Array) -> str:
-        """Return whether a derivative is a column, like its argument or, if that is absent, the input."""
+        """Return a C++ condition for a derivative to be a column, as its argument is or, if absent, the input."""
         base = f"a_{f.name.removeprefix('gg_')}.column"
         a: Argument | None = self.by_name.get(f.name)
         if a is None:
@@ -215,7 +215,7 @@ class Kernel:
         return f"(a_{f.name}.there() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
 
     def call(self) -> None:
-        """Call the C interface or, if all sums are empty, write zeros, and -1 for indices."""
+        """Write the call of the C interface; if all sums are empty, results are zeros, and -1 for indices."""
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
         self.add(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")
@@ -272,7 +272,7 @@ class Kernel:
 
 
 def main() -> None:
-    """Run the command line used by meson."""
+    """Run the command line that meson uses."""
     text = "".join(Kernel(op).text() for op in OPERATORS.values())
     text += "const struct {\n    const char *name, *schema;\n    Kernel kernel;\n} operators[] = {\n"
     text += "".join(f'    {{"{n}", "{schema(op)}", {n}}},\n' for n, op in OPERATORS.items()) + "};\n"

@@ -1,7 +1,7 @@
-// Potentials of trigraph.torch.export_potential in C++: energies, forces and stresses without Python.
+// Energies, forces and stresses of potentials written by trigraph.torch.export_potential, in C++ without Python.
 //
-// Link libtorch, and give the program a run path to libtrigraph_torch.so (CMakeLists.txt of examples/cpp-potential does both). Errors
-// are thrown as std::runtime_error with a message.
+// Link libtorch, and give the program a run path to libtrigraph_torch.so (examples/cpp-potential/CMakeLists.txt does both). Errors are
+// thrown as std::runtime_error.
 #ifndef TRIGRAPH_POTENTIAL_HPP
 #define TRIGRAPH_POTENTIAL_HPP
 #include <ATen/ATen.h>
@@ -23,38 +23,38 @@
 
 namespace trigraph {
 
-// Structures. Rows follow one another in memory.
+// One or more structures; arrays are row-major.
 struct Atoms {
-    std::vector<int64_t> z;                               // atomic numbers
-    std::vector<double> pos;                              // three numbers for each atom, in angstrom
-    std::vector<double> cells = std::vector<double>(9);   // three vectors for each structure; zeros without a cell
-    std::vector<int64_t> src, dst;                        // neighbours: each pair once in each direction, in any order
-    std::vector<int64_t> shifts;                          // three for each edge: its vector is pos[src] - pos[dst] + shifts * cell
-    std::vector<int64_t> batch = {};                      // structure of each atom; empty: all belong to one
-    std::vector<double> weights = {};                     // factors of the atoms' energies; empty: 1
+    std::vector<int64_t> z;                               // (atoms): atomic numbers
+    std::vector<double> pos;                              // (atoms, 3): positions in angstrom
+    std::vector<double> cells = std::vector<double>(9);   // (structures, 3, 3): cell vectors in angstrom; zeros without a cell
+    std::vector<int64_t> src, dst;                        // (edges): neighbours, each pair in both directions, in any order
+    std::vector<int64_t> shifts;                          // (edges, 3): the vector of an edge is pos[src] - pos[dst] + shifts * cell
+    std::vector<int64_t> batch = {};                      // (atoms): structure of each atom; if empty, all atoms are one structure
+    std::vector<double> weights = {};                     // (atoms): factors of the energies of atoms; if empty, 1
 };
 
 struct Results {
-    std::vector<double> energy;    // for each structure, in eV
-    std::vector<double> forces;    // three numbers for each atom, in eV / angstrom
-    std::vector<double> energies;  // for each atom
-    std::vector<double> stress;    // nine numbers for each structure, in eV / angstrom^3; empty if the package computes none
-    std::vector<double> virials;   // nine numbers for each atom, in eV: their sum is minus stress times volume; empty like stress
+    std::vector<double> energy;    // (structures), in eV
+    std::vector<double> forces;    // (atoms, 3), in eV / angstrom
+    std::vector<double> energies;  // (atoms), in eV
+    std::vector<double> stress;    // (structures, 3, 3), in eV / angstrom^3; empty if the package does not compute stresses
+    std::vector<double> virials;   // (atoms, 3, 3), in eV; their sum is minus stress times volume; empty if stress is empty
 };
 
 [[noreturn]] inline void refuse(const std::string &text) { throw std::runtime_error("trigraph: " + text); }
 
-// Read the numbers in a text, separated by spaces.
+// Parse numbers separated by spaces.
 template <class Number> std::vector<Number> numbers_in(const std::string &text)
 {
     std::vector<Number> numbers;
     std::istringstream words(text);
     for (std::string word; words >> word;)
-        numbers.push_back(static_cast<Number>(std::strtod(word.c_str(), nullptr)));  // also reads nan
+        numbers.push_back(static_cast<Number>(std::strtod(word.c_str(), nullptr)));  // strtod also parses "nan"
     return numbers;
 }
 
-// Add all neighbours closer than the cutoff to a structure. It tests all pairs of atoms: for large structures, provide your own lists.
+// Add all neighbours within the cutoff to a structure. All pairs of atoms are tested: for large structures, provide your own lists.
 inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> periodic)
 {
     const double *a = atoms.cells.data(), *b = a + 3, *c = a + 6;
@@ -98,14 +98,14 @@ inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> peri
 
 class Potential {
 public:
-    double cutoff = 0;             // in angstrom
-    int reach = 0;                 // number of edges over which the energy of an atom depends on others
+    double cutoff = 0;             // cutoff radius of neighbours in angstrom
+    int reach = 0;                 // number of edges over which the energy of an atom depends on other atoms
     bool stress = false;           // whether the package computes stresses and virials
-    std::vector<int64_t> numbers;  // accepted atomic numbers, and their symbols
+    std::vector<int64_t> numbers;  // accepted atomic numbers; `elements` contains their symbols
     std::vector<std::string> elements;
-    std::unordered_map<std::string, std::string> facts;  // the metadata of the package, as texts
+    std::unordered_map<std::string, std::string> facts;  // metadata of the package
 
-    // Load a package, and compare it with the example that it contains.
+    // Load a package, and compare its results with those of the example that it contains.
     explicit Potential(const std::string &path)
     {
         if (!std::ifstream(path))
@@ -162,7 +162,7 @@ private:
     at::ScalarType dtype = at::kDouble;
     std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader;
 
-    // Torch 2.9 reads metadata only from loaded packages.
+    // Return the metadata of a package; torch 2.9 reads metadata only from loaded packages.
     template <class Loader> static std::unordered_map<std::string, std::string> metadata_of(const std::string &path)
     {
         if constexpr (requires { Loader::load_metadata_from_package(path, "model"); })
@@ -171,7 +171,7 @@ private:
             return Loader(path, "model").get_metadata();
     }
 
-    // Return torch's error messages without their traces.
+    // Call a function, and rethrow torch's errors without their backtraces.
     template <class Function> static void said(const std::string &owner, Function function)
     {
         try {
@@ -227,7 +227,7 @@ private:
         }
         for (const auto shift : atoms.shifts)
             most = std::max(most, std::abs(shift));
-        if (std::pow(double(number), 2) * std::pow(2.0 * double(most) + 1, 3) > 9e18)  // the program numbers all possible edges
+        if (std::pow(double(number), 2) * std::pow(2.0 * double(most) + 1, 3) > 9e18)  // the program numbers all possible edges in int64
             refuse("there are too many atoms for edges that cross " + std::to_string(most) + " cells");
     }
 

@@ -1,8 +1,8 @@
-/* Operators of the fast path for XLA's foreign function interface, with which trigraph.jax calls them on the CPU.
+/* Operators of the fast path for XLA's foreign function interface, through which trigraph.jax calls them on the CPU.
 
-   One handler serves every operator: it calls the function of trigraph.h that the attribute `function` names, directly on the buffers of
-   the call, without Python. The structures of the interface are declared here as far as they are read; they belong to version 0 of the
-   interface, in which members are only added at the end. The handler states this version, and XLA refuses any other. */
+   One handler serves all operators: without Python, it calls the function of trigraph.h that the attribute `function` names, on the
+   buffers of the call. The structures of the interface are declared below, up to the last member that is read; they belong to version 0
+   of the interface, in which members are only added at the end. The handler reports this version, and XLA rejects any other. */
 #include <fenv.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,7 +36,7 @@ struct call {
     struct buffers arguments, results; struct attributes attributes;
 };
 
-/* A function with addresses in place of its arguments, and their number; xla_functions.py writes all of them, sorted by name. */
+/* A function that takes the addresses of its arguments, and their number. xla_functions.py writes all entries, sorted by name. */
 struct function { const char *name; int (*call)(void **); size_t arguments; };
 #include "xla_functions.inc"
 
@@ -66,7 +66,7 @@ static const void *attribute(const struct attributes *attributes, const char *na
 void *trigraph_xla_call(struct call *call)
 {
     enum { most = 256, most_name = 128 };
-    static const int64_t none = -1;  /* absent arrays point to it: an index, or not a number */
+    static const int64_t none = -1;  /* stands for absent arrays: as an integer it is an index, as a real number it is NaN */
     const struct text *name;
     const struct array *integers, *numbers, *given, *flags, *wanted;
     const struct function *function;
@@ -74,7 +74,7 @@ void *trigraph_xla_call(struct call *call)
     void *pointers[most];
     int64_t unused[most], refused, argument = 0, result = 0;
     fenv_t environment;
-    int status, number = 0, team = 0;  /* libtrigraph chooses */
+    int status, number = 0, team = 0;  /* 0: libtrigraph chooses the number of threads */
 
     if (call->extensions != NULL && call->extensions->type == extension_metadata) {
         struct metadata *metadata = ((struct metadata_extension *)call->extensions)->metadata;
@@ -105,7 +105,7 @@ void *trigraph_xla_call(struct call *call)
         pointers[number++] = (int *)integers->data + i;
     for (size_t i = 0; i < numbers->number; i++)
         pointers[number++] = (double *)numbers->data + i;
-    /* For each array, `given` says whether it is an operand; for each field, `wanted` says whether it is a result. */
+    /* The flags in `given` are 1 for arrays that are operands; the flags in `wanted` are 1 for fields that are results. */
     for (size_t i = 0; i < given->number; i++) {
         int there = ((const int *)given->data)[i] && argument < call->arguments.number;
         const struct buffer *buffer = there ? call->arguments.each[argument++] : NULL;
@@ -123,9 +123,9 @@ void *trigraph_xla_call(struct call *call)
                  (int)call->arguments.number, (int)call->results.number, (int)argument, (int)result);
         return failed(call, code_internal, message);
     }
-    fegetenv(&environment);  /* XLA's threads treat subnormal numbers as zeros, ours do not */
+    fegetenv(&environment);  /* XLA's threads flush subnormal numbers to zero, which would change results */
     fesetenv(FE_DFL_ENV);
-    trigraph_trust(1);  /* graph objects were checked */
+    trigraph_trust(1);  /* graph objects have already checked their arrays */
     status = function->call(pointers);
     trigraph_trust(0);
     fesetenv(&environment);

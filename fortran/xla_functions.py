@@ -1,6 +1,6 @@
-"""Write the calls of ``xla.c`` from the operator table: ``xla_functions.py OUT``.
+"""Write the functions that ``xla.c`` calls from the operator table: ``xla_functions.py OUT``.
 
-Each call takes the addresses of the arguments of a function of the C interface, in the order of that function.
+Each function takes the addresses of the arguments of a function of the C interface, in the same order, and calls it.
 """
 
 import sys
@@ -19,7 +19,7 @@ from trigraph.fortran.shims import SHIM_SETS, order_arguments
 
 
 def main() -> None:
-    """Run the command line used by meson."""
+    """Run the command line that meson uses."""
     text, entries = "", []
     for op in EXPORTED.values():
         order = order_arguments(op, SHIM_SETS["fast"])

@@ -1,14 +1,14 @@
-!> The operations of athena's graph neural operator layer on the fast path, with the arguments of athena 2.1.1.
+!> The operations of athena's graph neural operator layer, computed by the fast path, with the arguments of athena 2.1.1.
 !!
-!! Arrays are real32. The in-edges of vertex i are the columns adj_ia(i) to adj_ia(i + 1) - 1 of adj_ja, each of them
-!! [neighbour, edge]; all three are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block column-major.
-!! Where athena takes an array_type, these procedures take its component `val`; the result is the last argument. All
-!! procedures are pure, since athena's derivatives must be, and errors end in an `error stop` that names procedure and
-!! argument. The library chooses the number of threads. All calls go through trigraph_athena_calls.c.
+!! Arrays are real32. The in-edges of vertex i are columns adj_ia(i) to adj_ia(i + 1) - 1 of adj_ja, each of which is
+!! [neighbour, edge]; vertices, neighbours and edges are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block in
+!! column-major order. Where athena takes an array_type, these procedures take its component `val`; the result is the last
+!! argument. All procedures are pure, because athena's derivatives must be pure; an error ends the program by an
+!! `error stop` that names the procedure and the argument. The library chooses the number of threads.
 !!
 !! Derivatives may receive arrays with more columns than their operand, because diffstruc, which differentiates for
 !! athena, makes them as wide as the wider of operand and upstream_grad. Additional columns of upstream_grad are not
-!! read; those of a gradient become 0.
+!! read; additional columns of a gradient are set to 0.
 module trigraph_athena
     use, intrinsic :: iso_c_binding, only: c_float, c_int
     use, intrinsic :: iso_fortran_env, only: real32
@@ -18,13 +18,13 @@ module trigraph_athena
     public :: gno_aggregate, get_partial_gno_agg_features_val, get_partial_gno_agg_kernels_val
     public :: gno_message, gno_message_bwd
 
-    !> The operations of trigraph_athena_calls.c.
+    !> The operations, numbered as in trigraph_athena_calls.c.
     enum, bind(C)
         enumerator :: kernel_fwd, kernel_bwd, aggregate_fwd, aggregate_bwd, message_fwd, message_bwd
     end enum
 
     interface
-        !> An operation of the fast path. Arguments that it does not take, and unwanted gradients, are absent.
+        !> Execute an operation of the fast path. Inputs that it does not take, and gradients that are not requested, are absent.
         pure subroutine run(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
@@ -41,7 +41,7 @@ module trigraph_athena
 
 contains
 
-    !> output(f_out*f_in, num_edges) = V relu(U coords + b_u) + b_v. As in athena, the adjacency is not read.
+    !> Compute output(f_out*f_in, num_edges) = V relu(U coords + b_u) + b_v. As in athena, adj_ia and adj_ja are not read.
     pure subroutine gno_kernel_eval(coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, f_in, f_out, &
         & output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :)
@@ -57,7 +57,7 @@ contains
         call check_status(name, status)
     end subroutine gno_kernel_eval
 
-    !> Computes the gradient with respect to coords(coord_dim, num_edges), given upstream_grad with respect to the kernels.
+    !> Compute the gradient with respect to coords(coord_dim, num_edges) from upstream_grad, the gradient of the kernels.
     pure subroutine get_partial_gno_kernel_coords_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
         & upstream_grad, output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -68,7 +68,7 @@ contains
             & f_in, f_out, upstream_grad, grad_coords=output)
     end subroutine get_partial_gno_kernel_coords_val
 
-    !> Computes the gradient with respect to kernel_params(num_params, 1), given upstream_grad with respect to the kernels.
+    !> Compute the gradient with respect to kernel_params(num_params, 1) from upstream_grad, the gradient of the kernels.
     pure subroutine get_partial_gno_kernel_params_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
         & upstream_grad, output)
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -79,7 +79,7 @@ contains
             & f_in, f_out, upstream_grad, grad_params=output)
     end subroutine get_partial_gno_kernel_params_val
 
-    !> output(f_out, num_v): for each vertex, the sum over its in-edges of their kernels, as matrices (f_out, f_in), times features.
+    !> Compute output(f_out, num_v): for each vertex, the sum over its in-edges of the kernel (f_out, f_in) times the features.
     pure subroutine gno_aggregate(features, edge_kernels, adj_ia, adj_ja, f_in, f_out, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :), f_in, f_out
@@ -99,7 +99,7 @@ contains
         call check_status(name, status)
     end subroutine gno_aggregate
 
-    !> Computes the gradient with respect to features(f_in, num_v), given upstream_grad with respect to the message.
+    !> Compute the gradient with respect to features(f_in, num_v) from upstream_grad, the gradient of the message.
     pure subroutine get_partial_gno_agg_features_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
@@ -109,7 +109,7 @@ contains
             & upstream_grad, grad_features=output)
     end subroutine get_partial_gno_agg_features_val
 
-    !> Computes the gradient with respect to edge_kernels(f_out*f_in, num_edges), given upstream_grad with respect to the message.
+    !> Compute the gradient with respect to edge_kernels(f_out*f_in, num_edges) from upstream_grad, the gradient of the message.
     pure subroutine get_partial_gno_agg_kernels_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
@@ -119,7 +119,7 @@ contains
             & grad_kernels=output)
     end subroutine get_partial_gno_agg_kernels_val
 
-    !> gno_aggregate with the kernels that gno_kernel_eval returns, output(f_out, num_v), without storing any kernel.
+    !> Compute output(f_out, num_v) of gno_aggregate with the kernels of gno_kernel_eval, without storing the kernels.
     pure subroutine gno_message(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
         & f_in, f_out, output)
         real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :)
@@ -140,7 +140,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message
 
-    !> Computes the gradients of gno_message, given upstream_grad with respect to the message. Absent gradients are not computed.
+    !> Compute the gradients of gno_message from upstream_grad, the gradient of the message. Absent gradients are not computed.
     pure subroutine gno_message_bwd(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
         & f_in, f_out, upstream_grad, grad_features, grad_coords, grad_params)
         real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -165,7 +165,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message_bwd
 
-    !> Computes the gradients with respect to those arguments of the kernels that are present.
+    !> Compute the gradients of the kernels with respect to coords and kernel_params that are present.
     pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
@@ -185,7 +185,7 @@ contains
         call check_status(name, status)
     end subroutine kernel_grads
 
-    !> Computes the gradients with respect to those arguments of the aggregation that are present.
+    !> Compute the gradients of the aggregation with respect to features and kernels that are present.
     pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name
@@ -210,8 +210,8 @@ contains
         call check_status(name, status)
     end subroutine aggregate_grads
 
-    !> Returns the adjacency as trigraph.h describes a CSC, 0-based: offsets | indices | edge_ids and, for derivatives, when the
-    !! number of edges is given, | destinations | src_offsets | src_positions | row_offsets | row_positions.
+    !> Convert the adjacency to the 0-based arrays of a CSC in trigraph.h: offsets | indices | edge_ids and, for derivatives (if
+    !! num_e is present), | destinations | src_offsets | src_positions | row_offsets | row_positions.
     pure function graph_of(adj_ia, adj_ja, num_e) result(graph)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         integer, intent(in), optional :: num_e
@@ -229,7 +229,7 @@ contains
         graph = [graph, destinations, sorted_columns(adj_ja(1, :nnz), num_v), sorted_columns(adj_ja(2, :nnz), num_e)]
     end function graph_of
 
-    !> Makes a stable sort of columns by keys from 1 to num_keys, 0-based: where the columns of each key begin, and the columns.
+    !> Sort columns stably by their keys, 1 to num_keys: return the offsets of the keys, then the sorted columns, all 0-based.
     pure function sorted_columns(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)
@@ -287,7 +287,7 @@ contains
             & //symbols//') = ('//listed(expected)//')')
     end subroutine check_shape
 
-    !> Do the same as check_shape for an array that may have more columns.
+    !> Check the shape of an array that may have more columns than expected.
     pure subroutine check_columns(name, argument, found, symbols, expected)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: found(2), expected(2)
@@ -295,7 +295,7 @@ contains
         call check_shape(name, argument, [found(1), min(found(2), expected(2))], symbols, expected)
     end subroutine check_columns
 
-    !> Do the same for a gradient, which may be absent. Its additional columns become 0.
+    !> Check the shape of a gradient, which may be absent, and set its additional columns to 0.
     pure subroutine check_gradient(name, argument, symbols, expected, gradient)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: expected(2)
@@ -319,7 +319,7 @@ contains
         error stop name//': '//reason
     end subroutine refuse
 
-    !> Numbers as text, with commas between.
+    !> Return numbers as text, separated by commas.
     pure function listed(numbers) result(text)
         integer, intent(in) :: numbers(:)
         character(:), allocatable :: text

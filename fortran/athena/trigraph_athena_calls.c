@@ -1,13 +1,13 @@
-/* The calls of trigraph_athena.f90: the fast path as one C function that returns nothing.
+/* The C function through which trigraph_athena.f90 calls the fast path.
  *
  * A pure Fortran procedure with several results must be a subroutine, and must not call OpenMP. This function therefore
- * returns the status in an argument, and lets the library choose the number of threads. A NULL result, from an optional
- * argument that the caller left out, is not wanted. */
+ * returns the status in an argument, and the library chooses the number of threads. Results that are NULL, which come
+ * from absent optional arguments, are not computed. */
 #include "trigraph.h"
 #include <stddef.h>
 
-/* The arrays of a graph, named as in trigraph.h; they follow one another in one array. Without derivatives the last five
- * are missing, and are not read. */
+/* The arrays of a graph, named as in trigraph.h, which are consecutive parts of one array. The last five exist only for
+ * derivatives. */
 struct csc {
     const int32_t *offsets, *indices, *edge_ids;
     const int32_t *destinations, *src_offsets, *src_positions, *row_offsets, *row_positions;
@@ -27,7 +27,7 @@ static struct csc unpack(const int32_t *graph, int num_v, int nnz, int num_e, in
     return a;
 }
 
-/* An address for a result that is not wanted; nothing is written there. */
+/* Return the address of a result, or a valid address for a result that is not requested and not written. */
 static float *given(float *result) {
     static float nothing;
     return result ? result : &nothing;
