@@ -2,8 +2,7 @@
 !!
 !! If the reference's first and second derivatives are instantiated for this type, the same source also computes their
 !! derivatives along a direction. The rules of differentiation use the operations of type(scaled), which propagate scales.
-!! The derivative of a function contains propagated errors and is therefore multiplied by `times`. Integers and values of
-!! type(scaled) are constants.
+!! The derivative of a function contains propagated errors, hence `times`. Integers and values of type(scaled) are constants.
 module trigraph_dual
     use trigraph_scaled
     implicit none
