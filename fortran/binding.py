@@ -91,7 +91,7 @@ class _ShimCall:
             arguments += [a.reshape(*parts, -1).T for a, parts in zip(outputs, self.output_parts, strict=True)]
             if getattr(module, name)(*arguments) != 0:
                 refused = module.refused_bytes()
-                what = f"{refused} bytes of work space" if refused else "work space, or threads"
+                what = f"{refused} bytes of workspace" if refused else "workspace, or threads"
                 raise MemoryError(f"{op.name}: the system refused {what}")
         else:
             # f2py rejects empty arrays. All sums are empty, so all outputs are 0, and all indices are -1.

@@ -18,11 +18,11 @@ from trigraph.table.public import summary
 
 EXPORTED: dict[str, Operator] = SHIM_SETS["fast"].operators(table)
 TYPES = {"CSC": "csc", "EdgeGraph": "edge_graph", "Segments": "segments"}  # types of the module trigraph_graphs
-HEAD = """!> The fast path of {family} with graphs of trigraph_graphs, and with optional arguments.
+HEAD = """!> The fast path of {family} with graph objects of trigraph_graphs and with optional arguments.
 !!
-!! Arrays have the shapes of Python's in reverse. An absent derivative is not computed; an absent cotangent is zero.
-!! status is 0; -k if argument k has a wrong shape, choice or number, or is a graph that was not made; or positive, a
-!! status of trigraph.h, for example if memory was refused. Outputs are unchanged unless status is 0.
+!! Arrays have the dimensions of Python's arrays in reverse order. Absent derivatives are not computed, and absent
+!! cotangents are zero. status is 0, -k if argument k has a wrong shape, choice or number or is an empty graph, or a
+!! positive status of trigraph.h, for example if memory was refused. Outputs are unchanged unless status is 0.
 module trigraph_{family}_calls
     use trigraph_kinds, only: sp, dp, i32, i64
     use trigraph_graphs, only: has_length{types}

@@ -72,7 +72,7 @@ install(FILES include/trigraph.h DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
 install(DIRECTORY ${{modules}}/ DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}}/trigraph)
 install(EXPORT trigraph NAMESPACE trigraph:: FILE trigraph-config.cmake DESTINATION ${{package}})
 write_basic_package_version_file(trigraph-config-version.cmake COMPATIBILITY SameMinorVersion)
-# Paths are relative to the file, because `cmake --install --prefix` and moves of the whole change absolute ones.
+# Paths are relative to trigraph.pc, because `cmake --install --prefix` and a moved installation change absolute paths.
 file(RELATIVE_PATH include ${{CMAKE_INSTALL_FULL_LIBDIR}}/pkgconfig ${{CMAKE_INSTALL_FULL_INCLUDEDIR}})
 file(CONFIGURE OUTPUT trigraph.pc @ONLY CONTENT [[
 Name: trigraph
@@ -85,21 +85,21 @@ install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph-config-version.cmake DESTIN
 install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/trigraph.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
 """
 
-README = """# trigraph {version}, its Fortran and C sources
+README = """# Fortran and C sources of trigraph {version}
 
-Written by `trigraph fortran` for vectors of {vector_bytes} bytes. Python is not needed to build or run them.
-With CMake, which installs a library, modules, header, a CMake package and `trigraph.pc`, for pkg-config:
+`trigraph fortran` wrote these files for vector registers of {vector_bytes} bytes. They do not need Python. CMake
+installs a library, modules, a header, a CMake package and `trigraph.pc` for pkg-config:
 
 ```sh
 cmake -B build -DCMAKE_INSTALL_PREFIX=$HOME/trigraph && cmake --build build -j && cmake --install build
 ```
 
-With fpm, `fpm build{fpm_flags}`, or a dependency on this folder.
+With fpm, run `fpm build{fpm_flags}`, or declare a dependency on this folder.
 
-`trigraph_FAMILY_calls` has the fast path with graphs as objects and optional arguments, `trigraph_FAMILY_fast` the same
-with sizes and all arrays as arguments (OpenMP, real(sp), real(dp)), `trigraph_FAMILY` the reference (real(qp), too).
-`trigraph_choices` names the values of choices, `trigraph_graphs` makes and checks graphs, `trigraph_athena` has
-the operations of athena's graph neural operator. `include/trigraph.h` is for C.
+`trigraph_FAMILY_calls` contains the fast path with graph objects and optional arguments, `trigraph_FAMILY_fast` the
+fast path with sizes and all arrays as arguments (OpenMP, real(sp), real(dp)), and `trigraph_FAMILY` the reference (also
+real(qp)). `trigraph_choices` names the values of choices, `trigraph_graphs` builds and checks graphs, and
+`trigraph_athena` has the operations of athena's graph neural operator. `include/trigraph.h` is the header for C.
 """
 
 

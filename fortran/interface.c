@@ -202,9 +202,9 @@ const char *trigraph_status_text(int status)
         "success",
         "the system refused memory or threads",
         "a size, a choice, a number or the number of threads is out of range",
-        "a location of an extremum is no in-edge of its destination",
-        "an array of the graph has an index that is out of range, or offsets that fall",
-        "no build of the fast path that this processor can run, or TRIGRAPH_CPU_LEVEL names none",
+        "a location of an extremum is not an in-edge of its destination",
+        "a graph array has an index that is out of range, or offsets that decrease",
+        "there is no build of the fast path that this processor can run, or none that TRIGRAPH_CPU_LEVEL names",
     };
 
     return status < 0 || (size_t)status >= sizeof texts / sizeof *texts ? "unknown status" : texts[status];

@@ -46,12 +46,12 @@ BELOW = {
     "reverse_start": "num_edges + 1",
     "reverse_stop": "num_edges + 1",
 }
-HEADER = """/* The fast path of trigraph for C; docs/fortran.md is its guide.
+HEADER = """/* C interface of trigraph's fast path, described in docs/fortran.md.
 
-   Arguments come in one order: num_threads (0: the library chooses), sizes, flags and choices, float64 numbers, arrays
-   of the graph, cotangents and inputs, flags of wanted results (1 or 0), and results. Rows of arrays follow one another
-   in memory. An input that may be absent has a flag has_...: with 0, its array and cotangents (gg_... and ggg_...) are
-   not read and may be NULL. Results whose want_... is 0 are not written and may also be NULL. Indices are 0-based. */
+   All functions take arguments in the same order: num_threads (0: the library chooses), sizes, flags and choices,
+   float64 numbers, graph arrays, cotangents and inputs, flags of requested results (1 or 0), and results. Arrays are
+   row-major. An optional input has a flag has_...: if it is 0, the array and its cotangents (gg_... and ggg_...) are
+   not read and may be NULL. Results whose flag want_... is 0 are not written and may be NULL. Indices are 0-based. */
 #ifndef TRIGRAPH_H
 #define TRIGRAPH_H
 #include <stdint.h>
@@ -59,26 +59,26 @@ HEADER = """/* The fast path of trigraph for C; docs/fortran.md is its guide.
 extern "C" {
 #endif
 
-/* Status of an operator's call: 0, or the reason why nothing was written. */
+/* Status of an operator: 0, or the reason why no result was written. */
 enum {
     TRIGRAPH_REFUSED = 1,        /* the system refused memory or threads */
     TRIGRAPH_WRONG_NUMBER = 2,   /* a size, a choice, a number or the number of threads is out of range */
     TRIGRAPH_WRONG_LOCATION = 3, /* a location of an extremum is not an in-edge of its destination */
-    TRIGRAPH_WRONG_GRAPH = 4,    /* an array of the graph has an index that is out of range, or offsets that fall */
+    TRIGRAPH_WRONG_GRAPH = 4,    /* a graph array has an index that is out of range, or offsets that decrease */
     TRIGRAPH_NO_LEVEL = 5,       /* no build of the fast path can run on this processor, or none has this name */
 };
 const char *trigraph_status_text(int status);
-/* Bytes of the request that the system refused last, reported once; 0 if unknown. */
+/* Size in bytes of the last refused memory request, which is reported once; 0 if unknown. */
 int64_t trigraph_refused_bytes(void);
 
-/* Threads of calls with num_threads = 0: until a number is set, OMP_NUM_THREADS or the processors of the process, and
-   one for small calls. A forked process uses one. Returns TRIGRAPH_WRONG_NUMBER if a number is out of range. */
+/* Number of threads for calls with num_threads = 0. The default is OMP_NUM_THREADS or the number of processors of the
+   process, but 1 for small calls and in a forked process. A number out of range returns TRIGRAPH_WRONG_NUMBER. */
 int trigraph_set_num_threads(int num_threads);
 int trigraph_get_num_threads(void);
 
-/* The level of the instruction set, "v2", "v3", "v4" or "base": by default TRIGRAPH_CPU_LEVEL, else the highest that is
-   built and that the processor can run, which NULL chooses again. v3 and v4 give equal bits. Without any level, NULL is
-   returned. */
+/* The level of the instruction set, "v2", "v3", "v4" or "base". The default is TRIGRAPH_CPU_LEVEL or, if this is not
+   set, the highest level that is built and that the processor can run; NULL selects the latter. Results of v3 and v4
+   are bitwise identical. The current level is NULL if there is no build. */
 int trigraph_set_cpu_level(const char *level);
 const char *trigraph_get_cpu_level(void);
 
@@ -202,7 +202,7 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
         lines += [f"if (has_{n} && !locations_{whole}(offsets, num_dst_nodes, dim, {n}))"]
         lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
     lines += ["if (num_threads == 0)", f"    num_threads = team({c_expression(op.operations)} + {count_written(op)});"]
-    lines += ["int64_t none = -1;  /* an index, or no number */"] * ("none" in addresses) + [
+    lines += ["int64_t none = -1;  /* stands for absent arrays: an index, or NaN */"] * ("none" in addresses) + [
         f"void *p[] = {{{addresses}}};"
     ]
     arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
@@ -245,7 +245,7 @@ def _header(graphs: str) -> str:
         text += "".join(f"{_c_head(op, *instance)};\n" for instance in instances(op)) + "\n"
     named_choices = "".join(f"    TRIGRAPH_{name.upper()} = {number},\n" for name, number in _name_choices())
     text += f"/* Values of the choices that operators take. */\nenum {{\n{named_choices}}};\n\n"
-    text += "/* Status of functions that make or check the arrays of a graph: 0, or the first error. */\nenum {\n"
+    text += "/* Status of functions that build or check graph arrays: 0, or the first error. */\nenum {\n"
     for name, number, meaning in re.findall(r"parameter, public :: (graph_\w+) = (\d+) +!< (.*)", graphs):
         text += f"    TRIGRAPH_{name.upper()} = {number}, /* {meaning} */\n"
     return text + f"}};\n{_c_graphs(graphs)[1]}\n#ifdef __cplusplus\n}}\n#endif\n#endif\n"

@@ -266,15 +266,15 @@ end subroutine {name}
 REFUSED_BYTES = INQUIRY.format(
     name="refused_bytes",
     kind="c_int64_t",
-    doc="Bytes of the request that the system refused last; 0 if unknown.",
+    doc="Return the size in bytes of the last refused memory request, or 0 if it is unknown.",
 )
 CPU_LEVEL = INQUIRY.format(
     name="cpu_level",
     kind="c_int",
-    doc="Level of the processor's instruction set, which determines the builds that it can run.",
+    doc="Return the level of the processor's instruction set, which determines the builds that it can run.",
 )
 
-DOT = """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128, for comparison with finite differences.
+DOT = """!> Compute the sums of a(i) b(i) and of |a(i) b(i)| in real128, for comparison with finite differences.
 subroutine dot(a, b, total, n_a)
     use iso_c_binding, only: c_double, c_int64_t
     use trigraph_kinds, only: qp
@@ -298,7 +298,7 @@ subroutine dot(a, b, total, n_a)
 end subroutine dot
 """
 
-LIMIT_BLOCKS = """!> Limits of the sums over blocks, for verification: 0 restores the defaults.
+LIMIT_BLOCKS = """!> Limit the sums over blocks, for verification; 0 restores the defaults.
 subroutine limit_blocks(slots, span)
     use iso_c_binding, only: c_int
     use trigraph_products, only: limit_spans

@@ -190,7 +190,7 @@ void check_size(const Tensor &a, int axis, i64 expected)
 void check_dtype(const Tensor &a, int32_t expected)
 {
     if (a.dtype != expected)
-        refuse(a.op, ": ", a.name, " has another dtype than the first input, or the first array of the graph");
+        refuse(a.op, ": ", a.name, " has a different dtype from the first input or the first array of the graph");
 }
 
 void check_range(const char *op, const char *name, i64 value, i64 least, i64 most)
@@ -303,7 +303,7 @@ void check_status(const char *op, int status)
 {
     if (status == TRIGRAPH_REFUSED) {
         const i64 refused = trigraph_refused_bytes();
-        const auto what = refused > 0 ? std::to_string(refused) + " bytes of work space" : std::string("work space, or threads");
+        const auto what = refused > 0 ? std::to_string(refused) + " bytes of workspace" : std::string("workspace, or threads");
         throw Memory(std::string(op) + ": the system refused " + what);
     }
     if (status != 0)

@@ -213,7 +213,7 @@ private:
         for (int64_t e = 0; e < edges; e++) {
             range("src", e, atoms.src[e], number), range("dst", e, atoms.dst[e], number);
             if (!atoms.batch.empty() && atoms.batch[atoms.src[e]] != atoms.batch[atoms.dst[e]])
-                refuse("edge " + std::to_string(e) + " leads to another structure");
+                refuse("edge " + std::to_string(e) + " connects different structures");
             const double *cell = &atoms.cells[9 * (atoms.batch.empty() ? 0 : atoms.batch[atoms.src[e]])];
             bool apart = false;
             for (int axis = 0; axis < 3; axis++) {
@@ -255,8 +255,8 @@ private:
         if (stress)
             compare("stress", got.stress), compare("virials", got.virials);
         if (!(error <= bound * scale))
-            refuse(path + ": its example has other results here than where it was exported, by " + std::to_string(error / scale)
-                + " times the largest");
+            refuse(path + ": its example has different results here; they differ by " + std::to_string(error / scale)
+                + " times the largest result");
     }
 };
 

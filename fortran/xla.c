@@ -91,7 +91,7 @@ void *trigraph_xla_call(struct call *call)
     wanted = attribute(&call->attributes, "wanted");
     if (name == NULL || integers == NULL || numbers == NULL || given == NULL || flags == NULL || wanted == NULL
         || name->length >= most_name)
-        return failed(call, code_internal, "trigraph: a call of another version; compile the program again");
+        return failed(call, code_internal, "trigraph: the program was compiled by another version; compile it again");
     memcpy(called, name->start, name->length);
     called[name->length] = '\0';
     function = bsearch(&(struct function){.name = called}, functions, sizeof functions / sizeof *functions, sizeof *functions, by_name);
@@ -133,9 +133,9 @@ void *trigraph_xla_call(struct call *call)
         return NULL;
     refused = status == TRIGRAPH_REFUSED ? trigraph_refused_bytes() : 0;
     if (refused > 0)
-        snprintf(message, sizeof message, "%s: the system refused %lld bytes of work space", called, (long long)refused);
+        snprintf(message, sizeof message, "%s: the system refused %lld bytes of workspace", called, (long long)refused);
     else if (status == TRIGRAPH_REFUSED)
-        snprintf(message, sizeof message, "%s: the system refused work space, or threads", called);
+        snprintf(message, sizeof message, "%s: the system refused workspace, or threads", called);
     else
         snprintf(message, sizeof message, "%s: %s", called, trigraph_status_text(status));
     return failed(call, status == TRIGRAPH_REFUSED ? code_exhausted : code_internal, message);

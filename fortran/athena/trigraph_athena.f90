@@ -269,7 +269,7 @@ contains
 
         call check_shape(name, 'adj_ia', shape(adj_ia), 'num_v + 1', [num_v + 1])
         if (adj_ia(1) /= 1) call refuse(name, 'adj_ia(1) is '//listed(adj_ia(:1))//'; expected 1')
-        if (any(adj_ia(2:) < adj_ia(:num_v))) call refuse(name, 'adj_ia falls; expected offsets that do not')
+        if (any(adj_ia(2:) < adj_ia(:num_v))) call refuse(name, 'adj_ia decreases; expected nondecreasing offsets')
         nnz = adj_ia(num_v + 1) - 1
         if (size(adj_ja, 1) /= 2 .or. size(adj_ja, 2) < nnz) call refuse(name, 'adj_ja has shape (' &
             & //listed(shape(adj_ja))//'); expected (2, adj_ia(num_v + 1) - 1) = ('//listed([2, nnz])//')')
@@ -310,7 +310,7 @@ contains
         character(*), intent(in) :: name
         integer(c_int), intent(in) :: status
 
-        if (status /= 0) call refuse(name, 'a size is negative, or memory for work space was refused')
+        if (status /= 0) call refuse(name, 'a size is negative, or memory for workspace was refused')
     end subroutine check_status
 
     pure subroutine refuse(name, reason)

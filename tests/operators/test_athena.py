@@ -113,7 +113,7 @@ REFUSED = {
     "gno_aggregate: output has shape (10, 8); expected (f_out, num_v) = (5, 8)": lengthen_array("up_agg"),
     "gno_aggregate: adj_ia has shape (18); expected (num_v + 1) = (9)": lengthen_array("adj_ia"),
     "gno_aggregate: adj_ia(1) is 0; expected 1": change_element("adj_ia", 0, 0),
-    "gno_aggregate: adj_ia falls; expected offsets that do not": change_element("adj_ia", 3, 200),
+    "gno_aggregate: adj_ia decreases; expected nondecreasing offsets": change_element("adj_ia", 3, 200),
     "gno_aggregate: adj_ja has shape (2, 156); expected (2, adj_ia(num_v + 1) - 1) = (2, 157)": change_element(
         "adj_ia", 8, 158
     ),

@@ -272,7 +272,7 @@ def test_threads_and_levels(fortran_library, tmp_path):
 
 
 def test_memory_that_the_system_refuses_has_a_status(fortran_library):
-    """If the system refuses 32 million bytes of work space, a call returns a status and writes nothing."""
+    """If the system refuses 32 million bytes of workspace, a call returns a status and writes nothing."""
     f_in = hidden = 2000
     numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
     features, params, coords = map(np.ones, numbers)

@@ -37,7 +37,7 @@ MOST = 2**34  # bytes that are enough for every call
 class SweepSettings(NamedTuple):
     """Settings for the tests of a backend.
 
-    `many` edges or triplets and `few` nodes make the work space much larger than a page, in little time: the direct
+    `many` edges or triplets and `few` nodes make the workspace much larger than a page, in little time: the direct
     backends visit every triplet, gpu-host every thread of a block. `untouched` says whether a refused call leaves `out`
     as it was; gpu-host may be refused memory between kernels.
     """

@@ -231,7 +231,7 @@ def test_cpp_refusals(packages, program, tmp_path):
     for arguments, message in (
         (["none.pt2", paths["good"]], "there is no file none.pt2"),
         ([tmp_path / "text.pt2", paths["good"]], "zip"),
-        ([tmp_path / "expected_energy.pt2", paths["good"]], "its example has other results here"),
+        ([tmp_path / "expected_energy.pt2", paths["good"]], "its example has different results here"),
         ([tmp_path / "processor.pt2", paths["good"]], "is for processors with AVX1024"),
         ([tmp_path / "format.pt2", paths["good"]], "was not written by this version"),
         ([good, paths["element"]], "the potential does not know N"),
