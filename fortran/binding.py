@@ -19,7 +19,7 @@ from trigraph.fortran.threads import threads_for
 from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
 
 LARGEST = 2**31 - 1
-SMALL = LEAST // 24  # outputs with fewer elements (of at most 24 bytes) do not need the pool of `memory.empty`
+SMALL = LEAST // 24  # outputs with fewer elements (each of at most 24 bytes) do not use the memory pool
 INTEGERS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.int32),
     8: np.dtype(np.int64),
@@ -31,7 +31,7 @@ REALS: dict[int, np.dtype[Any]] = {
 
 
 class _ShimCall:
-    """Convert the arguments of an operator to arguments of its shims. `load` returns the extension module."""
+    """A converter of an operator's arguments to arguments of its shims. `load` returns the extension module."""
 
     def __init__(self, op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> None:
         self.op, self.shims, self.load = op, shims, load

@@ -110,7 +110,7 @@ def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
 
 
 class _Procedure:
-    """Write the source of one procedure."""
+    """A writer of the source of one procedure."""
 
     def __init__(self, op: Operator, real: str, index: str | None) -> None:
         self.op, self.index, self.real, self.instance = op, index, REALS[real][0], (real, index)
@@ -206,7 +206,7 @@ class _Procedure:
         yield from self.refuse("num_threads", "num_threads < 1", "present(num_threads)")
 
     def absent(self) -> Iterator[str]:
-        """Return lines that point absent inputs to zeros, and absent outputs that are written anyway to own arrays."""
+        """Return lines that point absent inputs to zeros, and absent outputs that are always written to locals."""
         if not self.pointers and not (self.op.graph and self.op.graph.optional):
             return
         yield "spare_size = 1"

@@ -251,7 +251,7 @@ static void invoke(shim *function, void **p, int number)
     }
 }
 
-/* Call a procedure of the level in use with the addresses of its arguments, of which the last `arrays` are followed by lengths. */
+/* Call a procedure of the level in use with the addresses of its arguments, of its status, and of a length for each array. */
 static int run(int function, void **given, int number, int arrays)
 {
     const struct level *level = chosen();

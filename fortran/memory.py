@@ -1,7 +1,7 @@
 """Memory pool for results.
 
 The system provides large allocations as pages that it clears at their first use, and takes them back when the array is
-freed. In a loop over one operator, this may take as long as the operator. Large results are therefore stored in blocks
+freed. If an operator is called in a loop, this may take as long as the operator. Large results are stored in blocks
 that a pool keeps, like CuPy's memory pool: at most `KEPT` bytes; further results are ordinary NumPy arrays. A block
 belongs to one result as long as there are references to the result or to a view of it.
 """

@@ -18,8 +18,8 @@ MOST = max(16, 4 * (os.cpu_count() or 1))
 # because waking other threads would take longer than their share of the work. For consecutive calls on a 2-core EPYC,
 # one thread is as fast as two at 0.3 to 2 million operations. The limit is within this range, because machines with
 # more cores may gain from less work. With torch's operations between the calls, forces of DimeNet++ for a water
-# molecule took 0.85 of the time with a limit of 2**18, and with a limit of 2**22 they took 0.75 of that time; for
-# benzene, 1.03 and 0.95.
+# molecule take 0.85 times as long as with a limit of 2**18; with a limit of 2**22 they would take 0.75 times as long as
+# now. For benzene, the factors are 1.03 and 0.95.
 LITTLE_WORK = 2**20
 
 

@@ -59,7 +59,7 @@ def schema(op: Operator) -> str:
 
 
 class Kernel:
-    """Write the source of an operator's kernel; each method adds a group of lines."""
+    """A writer of the source of an operator's kernel; each method adds a group of lines."""
 
     def __init__(self, op: Operator) -> None:
         self.op, self.order = op, order_arguments(op, FAST)
@@ -207,7 +207,7 @@ class Kernel:
             self.add(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
 
     def column(self, f: Array) -> str:
-        """Return a C++ condition for a derivative to be a column, as its argument is or, if absent, the input."""
+        """Return a C++ condition: whether the argument of a derivative (or, if absent, the input) is a column."""
         base = f"a_{f.name.removeprefix('gg_')}.column"
         a: Argument | None = self.by_name.get(f.name)
         if a is None:
