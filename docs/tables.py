@@ -231,7 +231,7 @@ def _verdicts(*names: str) -> str:
     """Return the verdicts of ours, of torch and of JAX on the functions of modules of `field`, by running them."""
     sys.path.append(str(HERE.parent / "slopecheck" / "tests"))
     import_module("jax").config.update("jax_enable_x64", True)
-    header = ("functions", "judged by", "wrong: found", "undecided", "passed", "right: passed", "undecided", "failed")
+    header = ("functions", "judged by", "wrong: found", "undecided", "passed", "correct: passed", "undecided", "failed")
     return _table(header, import_module("field.strangers").rows([import_module(f"field.{name}") for name in names]))
 
 

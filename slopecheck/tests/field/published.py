@@ -59,7 +59,7 @@ TEXTBOOK = (
     ),
     Mistake(
         "float32",
-        "results are wrong by 0.1 % in float32 only",
+        "results are off by 0.1% in float32 only",
         lambda x: torch.exp(x) * (1.001 if x.dtype == torch.float32 else 1.0),
         torch.exp,
         MATRIX,
@@ -74,7 +74,7 @@ TEXTBOOK = (
     ),
     Mistake(
         "silent zero",
-        "the second derivative is zero, without a word",
+        "the second derivative is silently zero",
         own(lambda x: x.exp(), lambda g, x: g * x.detach().exp()),
         torch.exp,
         MATRIX,
@@ -169,15 +169,15 @@ ATOMS = (
     ),
     Mistake(
         "one density twice",
-        "forces between two species take the electron density of one of them twice (matscipy #20)",
+        "forces between two species use the electron density of one of them twice (matscipy #20)",
         own(embedded, by_one_density),
         embedded,
         (numbers(3).abs() + 0.5,),
     ),
     Mistake(
         "highest degree",
-        "the energy is right, forces are some per cent off at the highest degree: a Hessian that is not symmetric"
-        " (OpenEquivariance #211, nequip #610)",
+        "the energy is correct, but forces are a few per cent off at the highest degree, so that the Hessian is not "
+        "symmetric (OpenEquivariance #211, nequip #610)",
         own(harmonics, off_at_the_highest),
         harmonics,
         (numbers(2, 3),),
@@ -186,7 +186,8 @@ ATOMS = (
     ),
     Mistake(
         "atoms on a line",
-        "the derivative of an angle divides by a sine, which is 0 where atoms lie on a line (Molly.jl #58, g-xtb #21)",
+        "the derivative of an angle divides by its sine, which is 0 if the atoms lie on a line (Molly.jl #58, g-xtb "
+        "#21)",
         lambda positions: (1 + torch.cos(3 * torch.acos(cosines(positions)))).sum(),
         by_cosine,
         (of([0, 0, 0], [0, 0, 1], [0, 0, 2]),),
@@ -200,14 +201,14 @@ ATOMS = (
     ),
     Mistake(
         "nearest image alone",
-        "of several images of an atom within reach only the nearest counts (FreeBird.jl #150)",
+        "only the nearest of an atom's periodic images is used if several are within the cutoff (FreeBird.jl #150)",
         lambda x: torch.exp(-((x - 2.0 * torch.round(x / 2.0)) ** 2)).sum(),
         images,
         (of(1.0, 0.3),),
     ),
     Mistake(
         "padded distances",
-        "padded pairs have distance 0, whose square root has an infinite slope (schnetpack #6)",
+        "padded pairs have distance 0, where the square root has an infinite slope (schnetpack #6)",
         padded_pairs,
         chosen_pairs,
         (numbers(3, 3), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 2])),
@@ -260,23 +261,23 @@ THREE_TARGETS = (numbers(3, 2), torch.tensor([0, 2, 2]))
 NEIGHBOURS = (
     Mistake(
         "narrow offsets",
-        "the place of an element, row times width, overflows the type of the indices"
-        " (onnxruntime #28107, cuEquivariance 0.9.1)",
+        "the offset of an element, row times width, overflows the integer type of the indices (onnxruntime #28107, "
+        "cuEquivariance 0.9.1)",
         own(gather, by_narrow_offsets),
         gather,
         (numbers(20, 8), torch.tensor([0, 3, 15, 17])),
     ),
     Mistake(
         "rows read twice",
-        "the gradient of a gather assigns where it must add, so that a row that is read twice gets one term"
-        " (mxnet #11899)",
+        "the gradient of a gather assigns instead of adding, so that a row that is read twice receives only one term "
+        "(mxnet #11899)",
         own(gather, lambda g, x, rows: (torch.zeros_like(x).index_put((rows,), 2 * x[rows] * g), None)),
         gather,
         THREE_TARGETS,
     ),
     Mistake(
         "last block",
-        "the backward runs over as many blocks as divide the rows, and leaves the rest out (triton #2020)",
+        "the backward pass processes only whole blocks of rows and skips the remainder (triton #2020)",
         own(lambda x: x.exp(), of_full_blocks),
         torch.exp,
         (numbers(9),),
@@ -284,7 +285,7 @@ NEIGHBOURS = (
     ),
     Mistake(
         "no edges",
-        "a graph without edges ends in an error (DGL #1754, DGL #1598)",
+        "a graph without edges raises an error (DGL #1754, DGL #1598)",
         lambda x, targets: sums(x[targets].sin(), targets, max(3, int(targets[-1]) + 1)) + x,
         lambda x, targets: sums(x[targets].sin(), targets, 3) + x,
         (numbers(3, 2), torch.zeros(0, dtype=torch.int64)),
@@ -293,8 +294,8 @@ NEIGHBOURS = (
     ),
     Mistake(
         "atomic additions",
-        "terms of a gradient are added in the order of their arrival, so that its last bits differ from run to run"
-        " (PyG #2788, deepmd-kit #2603)",
+        "terms of a gradient are added in the order in which they arrive, so that its last bits differ from run to "
+        "run (PyG #2788, deepmd-kit #2603)",
         own(gather, in_any_order),
         gather,
         (numbers(1, 8), torch.zeros(30, dtype=torch.int64)),
@@ -302,7 +303,7 @@ NEIGHBOURS = (
     ),
     Mistake(
         "softmax of large scores",
-        "exp of a score of 100 overflows in float32, since the largest score is not subtracted (PyG #53)",
+        "exp of a score of 100 overflows in float32, because the largest score is not subtracted (PyG #53)",
         softmax,
         shifted_softmax,
         (100 + numbers(4), torch.tensor([0, 0, 1, 1])),
@@ -317,7 +318,7 @@ NEIGHBOURS = (
     ),
     Mistake(
         "padding times 0",
-        "a NaN in padding reaches all nodes, since it is multiplied by 0 and not left out (DGL #5476)",
+        "a NaN in padding reaches all nodes, because it is multiplied by 0 instead of being left out (DGL #5476)",
         lambda values, mask: (values.sin() * mask[:, None]).sum(0),
         lambda values, mask: torch.where(mask[:, None], values.sin(), 0.0).sum(0),
         (numbers(3, 2), torch.tensor([True, True, False])),
@@ -326,7 +327,7 @@ NEIGHBOURS = (
     ),
     Mistake(
         "changed argument",
-        "the normalisation changes its argument in place (PyG #1553)",
+        "the normalisation modifies its argument in place (PyG #1553)",
         lambda x, degrees: x.sin() / degrees.clamp_(min=1)[:, None],
         lambda x, degrees: x.sin() / degrees.clamp(min=1)[:, None],
         (numbers(3, 2), torch.tensor([2, 0, 1])),
@@ -375,7 +376,7 @@ FIELD = (
     *NEIGHBOURS,
     Mistake(
         "strides",
-        "a kernel reads its input by a pointer, whatever its strides are (nequip 0.19.0)",
+        "a kernel reads its input through a pointer and ignores its strides (nequip 0.19.0)",
         own(lambda x: memory_of(x).sin(), lambda g, x: g * x.cos()),
         torch.sin,
         MATRIX,
@@ -383,7 +384,8 @@ FIELD = (
     ),
     Mistake(
         "strides of the cotangent",
-        "a backward reads its cotangent by a pointer, whatever its strides are (flash-attention #355, pytorch #195210)",
+        "a backward pass reads its cotangent through a pointer and ignores its strides (flash-attention #355, pytorch "
+        "#195210)",
         own(lambda x: x.sin(), lambda g, x: memory_of(g) * x.cos()),
         torch.sin,
         MATRIX,
@@ -391,8 +393,8 @@ FIELD = (
     ),
     Mistake(
         "kept intermediate",
-        "backward uses an intermediate result that forward kept, and second derivatives lack its part"
-        " (pytorch #58509, #76185)",
+        "the backward pass uses an intermediate result saved by the forward pass, and second derivatives lack its "
+        "contribution (pytorch #58509, #76185)",
         lambda x: Saved.apply(x),
         lambda x: 4 * x**2,
         (numbers(3),),
@@ -400,8 +402,8 @@ FIELD = (
     ),
     Mistake(
         "saved statistics",
-        "a second backward takes the scale that the forward saved, a constant to autograd: third derivatives lack it"
-        " (pytorch #175754, #186256)",
+        "a second backward pass uses the scale saved by the forward pass, a constant for autograd, so that third "
+        "derivatives lack its contribution (pytorch #175754, #186256)",
         own(lambda x: x * scale_of(x), SLOPE),
         lambda x: x * scale_of(x),
         (numbers(3, 4),),
@@ -409,7 +411,7 @@ FIELD = (
     ),
     Mistake(
         "along an axis",
-        "energy and forces are right, second derivatives are NaN where a bond lies along an axis (fairchem #1618)",
+        "energy and forces are correct, but second derivatives are NaN if a bond lies along an axis (fairchem #1618)",
         lambda x: (x[:, :2].norm(dim=-1) ** 2 + x[:, 2].sin()).sum(),
         lambda x: (x[:, :2].square().sum(-1) + x[:, 2].sin()).sum(),
         (of([0.0, 0.0, 1.0], [0.3, 0.2, 0.5]),),

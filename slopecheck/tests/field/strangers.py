@@ -317,7 +317,7 @@ def rows(modules):
         for tool in names:
             wrong, right = ([v for m in modules for v in verdicts_of(m, framework, tool)[k]] for k in (0, 1))
             yield (
-                f"{framework}: {len(wrong)} wrong, {len(right)} right",
+                f"{framework}: {len(wrong)} wrong, {len(right)} correct",
                 f"`{tool.replace(', ', '`, `')}`",
                 *(str(wrong.count(v)) for v in ("failed", "inconclusive", "passed")),
                 *(str(right.count(v)) for v in ("passed", "inconclusive", "failed")),
