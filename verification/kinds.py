@@ -45,23 +45,25 @@ def _make_long_sums_kind(terms: int) -> CaseKind:
 
 
 def _make_many_heads_kind(width: int) -> CaseKind:
-    """Return a kind with more heads than are processed together (4 or 8), of widths that fill vector registers."""
-    remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
+    """Return a kind with more heads than are processed together (4 and 8); widths fill whole vectors of a processor."""
+    remark, sizes = "nine heads, whose rows fill whole SIMD vectors", {"num_heads": 9, "dim_head": width}
     return CaseKind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
 
-BEYOND_LANES = "rows wider than a block's threads process at once"
+BEYOND_LANES = "rows are wider than a block's threads process at once"
 ORDINARY = CaseKind(differenced=True, batch=True, called=True, third=True)
 CASE_KINDS = {
     "regular": replace(ORDINARY, every_setting=True),
     "second sizes": ORDINARY,
-    "periodic": replace(ORDINARY, remark="several images of one neighbour, and edges from an atom to its own image"),
-    "shared rows": replace(
-        ORDINARY, remark="several positions of the graph read one row of the edge arrays, and some rows are unused"
+    "periodic": replace(
+        ORDINARY, remark="several periodic images of one neighbour, and edges from an atom to its own image"
     ),
-    "square": CaseKind("as many sources as destinations"),
+    "shared rows": replace(
+        ORDINARY, remark="several positions of the graph read the same row of the edge arrays, and some rows are unused"
+    ),
+    "square": CaseKind("equal numbers of source and destination nodes"),
     "skewed": CaseKind(
-        "one node, row or segment has more than 256 terms to sum",
+        "one node, row or segment sums more than 256 terms",
         widths="least",
         every_setting=True,
         large=True,
@@ -71,28 +73,30 @@ CASE_KINDS = {
         third=True,
     ),
     "boundaries": CaseKind(
-        "sums of 256, 257 and 512 terms, and long sums first and last",
+        "sums of 256, 257 and 512 terms; the first and the last sum are long",
         widths="least",
         every_setting=True,
         large=True,
         many=True,
         equal_terms=True,
     ),
-    # The numbers of nodes, edges and so on are 3, because the judge is slow at such widths.
-    "wide": CaseKind("widths above 64, and odd", entities=3, widths="wide", large=True),
+    # Only three nodes, edges and so on, because the judge is slow at such widths.
+    "wide": CaseKind("widths are odd and larger than 64", entities=3, widths="wide", large=True),
     "one channel": CaseKind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "scaled cotangents": CaseKind(
-        "cotangents that differ by many powers of two", widths="least", one_thread=True, third=True, scaled=True
+        "cotangents differ by many powers of two", widths="least", one_thread=True, third=True, scaled=True
     ),
     "integers": CaseKind(
-        "small integers: sums are exact in every order",
+        "inputs are small integers, so sums are exact in any order",
         data="integers",
         every_setting=True,
         one_thread=True,
         third=True,
     ),
     "one edge": CaseKind("a single edge", entities=1, one_thread=True, third=True),
-    "no edges": CaseKind("unused rows of edge arrays, and only empty sums", one_thread=True, called=True, third=True),
+    "no edges": CaseKind(
+        "every sum is empty, and no row of the edge arrays is used", one_thread=True, called=True, third=True
+    ),
     "no nodes": CaseKind("arrays of length 0", entities=0, one_thread=True, third=True),
     "length 700": _make_long_sums_kind(700),
     "length 256": _make_long_sums_kind(256),
@@ -100,13 +104,13 @@ CASE_KINDS = {
     "length 512": _make_long_sums_kind(512),
     # For an edge e into i, other images of i are left out; nodes have enough edges for the linear sum.
     "images": CaseKind(
-        "two images of every other node, both left out of a triplet sum that is linear in the edges",
+        "two images of every other node, both left out of a sum over triplets that takes time linear in the edges",
         large=True,
         called=True,
         third=True,
     ),
     "unused rows": CaseKind(
-        "unused rows at the end of edge arrays",
+        "edge arrays end with unused rows",
         every_setting=True,
         one_thread=True,
         called=True,
@@ -115,7 +119,7 @@ CASE_KINDS = {
     # Values that all positions of that source share equal their mean weighted by attention, so that products of
     # deviations from means vanish, except for products of rounding errors.
     "saturated": CaseKind(
-        "parallel edges of one source have all the attention of a destination, since other scores are far lower",
+        "parallel edges from one source receive all the attention of a destination, because other scores are far lower",
         sizes={"num_dst_nodes": 4, "num_positions": 41},
         factors={"attention_weights": 64.0, "edge_embedding": 1 / 64},
         every_setting=True,
@@ -128,7 +132,7 @@ CASE_KINDS = {
     "rows of 132": CaseKind(BEYOND_LANES, sizes={"dim": 132}),
     "features of 132": CaseKind(BEYOND_LANES, sizes={"f_in": 132}),
     "slabs": CaseKind(
-        "whole blocks of hidden units, features and nodes, which are read 16 bytes at a time, and shares of a block",
+        "whole and partial blocks of hidden units, features and nodes, read 16 bytes at a time",
         sizes={"num_dst_nodes": 18, "num_positions": 24, "hidden": 40, "f_in": 36, "f_out": 32},
     ),
 }

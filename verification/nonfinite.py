@@ -97,5 +97,5 @@ def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: st
         errors, notes = zip(*(trial[field.name] for trial in trials), strict=True)
         note = next(filter(None, notes), "")
         check = judged.record_check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)
-        checks.append(replace(check, case=f"{judged.case.name}, spoilt {name}"))
+        checks.append(replace(check, case=f"{judged.case.name}, non-finite {name}"))
     return checks

@@ -11,28 +11,29 @@ from trigraph.verification.kinds import CASE_KINDS, find_case_kind
 # Kinds of check, with what they compare.
 CHECK_KINDS = {
     "accuracy": "a backend against the real128 judge, elementwise",
-    "differences": "central finite differences of one order against the next",
+    "differences": "central finite differences of one order against the next order",
     "golden": "a backend against vectors computed by other programs",
-    "adjoint": "<bwd(g), v> against <g, jvp(v)> from bwd2's grad_ field",
-    "symmetry": "second derivatives with exchanged directions",
-    "permutation": "edges renumbered: equal up to rounding",
-    "threads": "bitwise identical results for any number of threads",
-    "levels": "bitwise identical results of the fast path's builds for x86-64-v3 and -v4",
-    "repeat": "bitwise identical results of repeated calls",
-    "batch": "nodes and edges in a batch with others, unconnected: equal bits (of pyref and of a user's function: "
-    "values against the judge's of the case alone)",
-    "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
-    "element rounded once",
-    "layout": "results are C-contiguous, writeable, of the correct dtype, and share no memory",
-    "out": "arrays of the caller, at any address, get bitwise identical results",
-    "nan": "NaN and infinity in some elements of an argument reach exactly what depends on them",
+    "adjoint": "<bwd(g), v> against <g, jvp(v)> from the grad_ field of bwd2",
+    "symmetry": "second derivatives before and after directions are exchanged",
+    "permutation": "results before and after edges are renumbered, up to rounding",
+    "threads": "results for several numbers of threads, bitwise",
+    "levels": "results of the fast path's builds for x86-64-v3 and -v4, bitwise",
+    "repeat": "results of repeated calls, bitwise",
+    "batch": "results for a graph in a batch against results for the graph alone, bitwise (pyref and a user's "
+    "function are compared with the judge's results for the graph alone)",
+    "half": "results for embeddings in float16 and, with ml_dtypes, bfloat16, each element rounded once, against the "
+    "judge (gpu, gpu-host)",
+    "layout": "returned arrays against the requirements: C-contiguous, writable, of the correct dtype, sharing no "
+    "memory",
+    "out": "results written to the caller's arrays, at any address, against newly allocated results, bitwise",
+    "nan": "the elements that a NaN or infinity in an argument reaches against those that depend on it",
     "forces": "forces from a chain of operators against differences of the energy",
-    "force training": "gradients of a loss of forces with respect to parameters against differences",
-    "invariance": "energy and forces of rotated, mirrored, translated and renumbered atoms",
+    "force training": "parameter gradients of a loss on forces against differences",
+    "invariance": "energy and forces before and after atoms are rotated, mirrored, translated and renumbered",
     "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy",
-    "empty": "no edges, no nodes, isolated nodes: zeros",
-    "complete": "planned checks that were not made; appears only if it fails",
-    "not offered": "checks that the function under test does not support; neither passed nor failed",
+    "empty": "empty sums (no edges, no nodes, isolated nodes) against zero",
+    "complete": "checks that ran against the planned checks; appears only if it fails",
+    "not offered": "nothing, because the function under test does not support these checks; they neither pass nor fail",
 }
 
 

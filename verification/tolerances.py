@@ -21,98 +21,107 @@ TABLE = (
         "accuracy",
         "eps * scale",
         "8 (fortran, gpu, gpu-host)",
-        "Sums in chunks of at most 256 terms: rounding errors of a chunk are independent and add up like sqrt(256)/2 "
-        "half-epsilons of the partial sums; scale is the sum of |terms| from the judge.",
+        "Sums are computed in chunks of at most 256 terms. Rounding errors within a chunk are independent and add up "
+        "to about sqrt(256)/2 half-epsilons of the partial sums. scale is the sum of |terms| from the judge.",
     ),
     Tolerance(
         "accuracy",
         "eps * scale",
         "8 + sqrt(n) (pyref, fortran-reference, implementations)",
-        "A direct sum of n terms: the errors of n additions, each at most half an epsilon of scale, add up like "
-        "sqrt(n), as they are independent; n is `terms` of the operator table.",
+        "A direct sum of n terms has n rounding errors, each at most half an epsilon of scale. They are independent, "
+        "so their sum grows as sqrt(n). n is `terms` in the operator table.",
     ),
     Tolerance(
         "accuracy",
         "eps * scale",
-        "8 + n/2 (the same, where terms are equal)",
-        "The bound of a direct sum: equal addends are rounded alike, so that n errors of half an epsilon of scale can "
-        "have one sign. It is for the cases named constant, and for such data of users; sums in chunks keep 8, since "
-        "partial sums are added pairwise.",
+        "8 + n/2 (pyref, fortran-reference and implementations, if terms are equal)",
+        "This is the bound for a direct sum of equal terms: all n rounding errors of half an epsilon of scale can "
+        "have the same sign. It is used for the cases named constant, and for such data of users. Sums in chunks keep "
+        "a tolerance of 8, because partial sums are added pairwise.",
     ),
     Tolerance(
         "accuracy",
         "smallest normal number",
         "1, added to eps * scale",
-        "Results that underflow have no relative accuracy; if the scale is 0, the result must be 0 up to this.",
+        "Results that underflow have no relative accuracy. If the scale is 0, the result must be 0 up to the smallest "
+        "normal number.",
     ),
     Tolerance(
         "half",
         "eps * scale of float32",
         "8, plus half an epsilon of the stored type, relative",
-        "Sums are computed in float32 from half-precision numbers; each element is rounded again when stored, below "
-        "the smallest normal number by half the spacing there.",
+        "Sums are computed in float32 from half-precision numbers, and each element is rounded again when it is "
+        "stored. Below the smallest normal number, this error is half the spacing of numbers.",
     ),
     Tolerance(
         "differences",
         "sum |grad_i v_i|",
         "at every step: c (2 S + 2 h S') eps / (2 h sum |grad_i v_i|)",
-        "The roundoff floor: two evaluations, each within c eps of its scale S, and the gradient within c eps of its "
-        "scale S' = sum scale_i |v_i|, c as for accuracy. Up to degree 2, central differences have no other error; for "
-        "other functions the slope is 2 +- 0.1 over two decades.",
+        "This is the rounding floor: each of two evaluations has an error within c eps of its scale S, and the "
+        "gradient an error within c eps of its scale S' = sum scale_i |v_i|, with c as for accuracy. Up to degree 2, "
+        "central differences have no other error. For other functions, the slope must be 2 +- 0.1 over two decades.",
     ),
-    Tolerance("differences", "sum |grad_i v_i|", "best step 1e-7 (float64)", "A usable derivative reaches it."),
+    Tolerance("differences", "sum |grad_i v_i|", "best step 1e-7 (float64)", "A usable derivative reaches this error."),
     Tolerance(
         "differences",
         "sum |grad_i v_i|",
         "best step 2**-64 = 5e-20 (real128)",
-        "Truncation h**2 balances a floor of K eps / h at (K eps)**(2/3), with eps = 2**-105 and K = 2**9.",
+        "The truncation error h**2 equals the rounding floor K eps / h where both are (K eps)**(2/3), with eps = "
+        "2**-105 and K = 2**9.",
     ),
     Tolerance(
         "golden",
         "eps * scale",
-        "8 + sqrt(n), plus the backend's own",
-        "Both sides round: the vectors are direct float64 sums by automatic differentiation.",
+        "8 + sqrt(n), plus the backend's tolerance",
+        "Both sides have rounding errors: the vectors are direct float64 sums, computed by automatic differentiation.",
     ),
     Tolerance(
         "golden",
         "maximum of the vector",
         "8 eps32 (float64 backends), 16 eps32 (float32)",
-        "athena works in float32 and is within 9e-7 = 7.5 eps32 of float64; a float32 backend may add the same error.",
+        "athena computes in float32 and is within 9e-7 = 7.5 eps32 of float64. A float32 backend may add the same "
+        "error.",
     ),
     Tolerance(
         "adjoint, symmetry",
         "eps * (scales of both sides)",
         "c as for accuracy",
-        "Each side is a sum of fields within c eps of their scales; the sums over fields are exact (real128).",
+        "Each side is a sum of fields, which have errors within c eps of their scales. The sums over fields are exact "
+        "(real128).",
     ),
-    Tolerance("permutation", "eps * scale", "2 c", "Each of the two results is within c of the exact one."),
+    Tolerance("permutation", "eps * scale", "2 c", "Each of the two results is within c of the exact result."),
     Tolerance(
         "forces, force training",
         "sum |grad_i v_i|",
         "best step 1e-7, slope 2 +- 0.1 over two decades",
-        "As for differences; neither the energy in the positions nor the loss in these parameters is a polynomial of "
-        "degree 2.",
+        "The reasons are the same as for differences. The energy is not a quadratic polynomial of the positions, nor "
+        "is the loss one of the parameters.",
     ),
     Tolerance(
         "invariance",
         "eps * scale",
         "2 c",
-        "As for permutation; scale is the sum over the steps of the chain of each step's scale times |the derivative "
-        "of energy or force with respect to its result|, including positions and cell vectors.",
+        "The reason is the same as for permutation. scale is a sum over the steps of the computation, including "
+        "positions and cell vectors: each step's scale times |the derivative of energy or force with respect to its "
+        "result|.",
     ),
     Tolerance(
         "bessel",
         "eps * scale",
         "c + 8",
-        "The backend's c, plus 8 for scipy in float64, where zeros, arguments and functions are also rounded.",
+        "c is the backend's tolerance. The other 8 are for scipy in float64, where zeros, arguments and functions are "
+        "also rounded.",
     ),
     Tolerance(
         "threads, levels, repeat, out, nan, empty",
-        "different bits, different non-finite elements, or |value|",
+        "number of elements that differ, or |value|",
         "0",
-        "Results must be equal, and empty sums zero. Levels other than v4 are also compared with the judge.",
+        "Results must be bitwise identical, and empty sums must be zero. Levels other than v4 are also compared with "
+        "the judge.",
     ),
-    Tolerance("layout, complete", "arrays, or checks", "0", "None may be wrong; none may be missing."),
+    Tolerance(
+        "layout, complete", "number of arrays, or of checks", "0", "No array may be wrong, and no check may be missing."
+    ),
 )
 
 # Best relative error over the steps of a finite-difference curve.

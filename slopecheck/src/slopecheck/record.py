@@ -10,20 +10,20 @@ COLUMNS = {
     "operator": "operator, or the name of a function or calculator",
     "backend": "`gpu-host`, `judge`, the name of a user's function, or the framework that differentiates",
     "dtype": "`float32`, `float64` or `real128`",
-    "kind": "kind of comparison; for a run, see the first table above",
+    "kind": "kind of check; for `trigraph verify`, see the table of kinds above",
     "case": "the input, such as `regular`, `shared rows`, `airfoil`, `athena case03`; for a function, the order of "
     "derivatives; for a calculator, the structure",
-    "field": "output or derivative that was compared; for differences, the input that was varied",
-    "error": "in the unit of the tolerance; null if it is not finite. A check passes if error <= tolerance. For "
-    "kind `not offered`, the number of checks that were not made",
+    "field": "output or derivative that was compared; for differences, the input that was changed",
+    "error": "error in the unit of the tolerance; null if it is not finite. A check passes if error <= tolerance. For "
+    "the kind `not offered`, the number of unsupported checks",
     "tolerance": "largest allowed error",
-    "order": "slope of a curve of differences; null if it has only rounding errors, and for other checks",
-    "seconds": "time of the backend's call, or of all calls of a curve",
-    "curve": "pairs of a step and the error of differences; for `bessel`, pairs of x and the error",
-    "digest": "16 hexadecimal digits that identify the bits of a field (`accuracy`); null for other kinds",
-    "note": "reason of a failure, or the scale of the error",
+    "order": "slope of a curve of differences; null if the curve has only rounding errors, and for other checks",
+    "seconds": "time of the backend's call, or of all calls for a curve",
+    "curve": "pairs (step, error) of differences; for `bessel`, pairs (x, error)",
+    "digest": "hash of the field, 16 hexadecimal digits (`accuracy`); null for other kinds",
+    "note": "reason for a failure, or the scale of the error",
     "trace": "traceback of the exception in the note",
-    "inconclusive": "whether double precision cannot decide, as the note explains; neither passed nor failed",
+    "inconclusive": "true if double precision cannot decide, as the note explains; the check neither passed nor failed",
 }
 
 

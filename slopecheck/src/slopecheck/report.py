@@ -17,18 +17,18 @@ NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that a report 
 # Keys of a report.json of this version, for a run or a `Result`; `COLUMNS` describes the checks.
 KEYS = {
     "schema_version": f"{SCHEMA_VERSION}: another number if a key is removed or changes its meaning",
-    "date": "time of writing, in UTC: `2026-11-24T16:00:00Z`",
-    "command": "command line that repeats the run; for a `Result`, the name of the subject",
+    "date": "time at which the report was written, in UTC, such as `2026-11-24T16:00:00Z`",
+    "command": "command line that repeats the run; for a `Result`, the name of the function or calculator",
     "seconds": "duration of the run; null if unknown",
     "seed": "seed of all random numbers",
-    "verdict": "`passed` if a check passed, none failed, and no planned check is missing; for a `Result`, "
-    "`inconclusive` if a check is inconclusive and this was not allowed; else `failed`",
-    "counts": "numbers of checks: `planned`, `passed`, `failed`, `inconclusive`, `not_offered`; `skipped`: number of "
-    "skipped parts",
+    "verdict": "`passed` if at least one check passed, none failed, and no planned check is missing; for a `Result`, "
+    "`inconclusive` if a check is inconclusive and this was not allowed; otherwise `failed`",
+    "counts": "numbers of checks (`planned`, `passed`, `failed`, `inconclusive`, `not_offered`), and of skipped parts "
+    "(`skipped`)",
     "environment": "versions and processor; for `trigraph verify`, the output of `trigraph info`",
-    "structures": "for a run: descriptions of the `--structure` arguments, one sentence each",
-    "skips": "list of skipped parts: `what` and the `reason`",
-    "checks": "table of checks by columns: names to lists of equal length",
+    "structures": "for `trigraph verify`, one sentence about each `--structure` argument",
+    "skips": "list of skipped parts, each with `what` was skipped and the `reason`",
+    "checks": "table of checks, a dictionary from column names to lists of equal length",
 }
 
 

@@ -36,64 +36,69 @@ TABLE = (
         "sum |grad_i v_i|",
         f"at every step: {MARGIN:g} times the estimated rounding; best step {BEST:g}",
         "The rounding of values is the standard deviation from fourth differences of nearby values (Moré and Wild). "
-        f"The rounding of gradients is the effect of changing the inputs' last bits, at most {UNSURE:g}, since a wrong "
-        "gradient may change more. 8 deviations do not occur by chance in some thousand comparisons. The slope must be "
-        "2 +- 0.1. If the function has no third derivative, it may be as low as 0.9, but the limit of the error, by "
-        "Aitken's extrapolation of three steps, must be below 1e-7. "
-        f"If rounding hides {SENSITIVE:g} at every step, the check does not pass. It is inconclusive, not a failure, "
-        f"if the error at the most informative step is below {MARGIN:g} times the full effect of changing the last "
-        "bits, plus the square of the step times the relative change of the gradient per relative change of the "
-        "inputs, times the root of their number, as changes along one direction add up.",
+        f"The rounding of gradients is the effect of changing the inputs' last bits. It is limited to {UNSURE:g}, "
+        f"because a wrong gradient may change more. {MARGIN:g} standard deviations do not occur by chance in "
+        "thousands of comparisons. The slope must be 2 +- 0.1. If the function has no third derivative, the slope may "
+        "be as low as 0.9, but the limit of the error (Aitken's extrapolation of three steps) must be below 1e-7. "
+        f"If rounding hides an error of {SENSITIVE:g} at every step, the check does not pass. It is inconclusive, not "
+        "failed, if the error at the most informative step is below the sum of two terms: "
+        f"{MARGIN:g} times the full effect of changing the last bits, and the square of the step times the relative "
+        "change of the gradient per relative change of the inputs, times the square root of the number of inputs, "
+        "because changes along one direction add up.",
     ),
     Tolerance(
         "elements",
         "the allowed error",
         "1",
-        f"Allowed are {MARGIN:g} times the rounding of two differences and of the gradient, and the change from a step "
-        "to half of it, which exceeds the remaining error of the extrapolated difference. If this is more than half of "
-        "an element that contributes at least 2**-38 to the sum of magnitudes, the check is inconclusive.",
+        f"The allowed error is {MARGIN:g} times the rounding of two differences and of the gradient, plus the "
+        "change when the step is halved, which exceeds the remaining error of the extrapolated difference. If this is "
+        "more than half of an element that contributes at least 2**-38 to the sum of magnitudes, the check is "
+        "inconclusive.",
     ),
     Tolerance(
         "layout, alone, adjoint, symmetry of any function",
         "largest number of the result; sum of |terms|",
         f"2**{int(math.log2(ROUNDING))} (layout, alone); {MARGIN:g} times that and rounding (adjoint, symmetry)",
-        "256 epsilons of float64: in another layout, or for one output, some hundred terms are added in another order. "
-        f"In addition, {MARGIN:g} times the effect of changing the last bits, at most {UNSURE:g}; and for derivatives "
-        "the last bit of the differentiated values, divided by the size of the inputs. An error "
-        f"of third derivatives below {MARGIN:g} times this is inconclusive, since terms that cancel within the second "
-        "derivatives are not seen.",
+        "This is 256 epsilons of float64, because hundreds of terms may be added in another order for another layout, "
+        f"or for a single output. In addition, {MARGIN:g} times the effect of changing the last bits is allowed, at "
+        f"most {UNSURE:g}, and for derivatives the last bit of the differentiated values, divided by the size of the "
+        "inputs. "
+        f"An error of third derivatives below {MARGIN:g} times this tolerance is inconclusive, because terms that "
+        "cancel within second derivatives cannot be measured.",
     ),
     Tolerance(
         "float32",
         "the effect of changing all numbers by one epsilon of float32",
         f"{RESPONSE:g}",
-        "A float32 computation rounds in every step, not only its inputs: this allows as many steps in a row. "
+        f"A float32 computation rounds in every step, not only its inputs; this allows for {RESPONSE:g} steps. "
         "A larger error is inconclusive if it is within 8 standard deviations of the rounding in float32, estimated "
-        "from fourth differences of the error: the error of a wrong function changes smoothly.",
+        "from fourth differences of the error, because the error of a wrong function changes smoothly.",
     ),
     Tolerance(
         "results of a calculator",
         "eV per atom, eV/Å, eV/Å^3",
         f"{MARGIN:g} times the rounding of both results, and of computed positions",
-        "As for differences. The rounding of positions changes an energy by the sum of |forces|, a force by its slope.",
+        "The reason is the same as for differences. The rounding of positions changes an energy by the sum of "
+        "|forces|, and a force by its slope.",
     ),
     Tolerance(
         "cutoff, scale, line",
         "fourth differences over rounding",
-        f"1, or a fall to less than {KEEPS:g} from one window to the next, which has a quarter of the width",
-        "Smooth functions fall by 256, a kink by 4, the root of a distance by 2; a jump does not fall.",
+        f"1, or a fall to less than {KEEPS:g} times from one window to the next, which is a quarter as wide",
+        "Differences fall by a factor of 256 for smooth functions, by 4 at a kink, and by 2 for the root of a "
+        "distance. They do not fall at a jump.",
     ),
     Tolerance(
         "drift",
         "logarithm to base 2",
         f"2 +- {HALVED:g}",
-        "The error of velocity Verlet falls with the square of the time step: halving it divides the error by 4, up to "
-        "terms of the next order.",
+        "The error of velocity Verlet is proportional to the square of the time step, up to terms of higher order, so "
+        "half the step gives a quarter of the error.",
     ),
     Tolerance(
         "form, unchanged, repeat, threads, copy, pickle of functions and calculators",
-        "whether wrong",
+        "1 if wrong",
         "0",
-        "The results must be equal.",
+        "The results must be bitwise identical.",
     ),
 )
