@@ -109,9 +109,9 @@ def _definition(spec: Definition) -> str:
     rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
     text += _table(("name", "", "shape", "degree", "meaning"), rows)
     operations = ((op.operations.replace("+", " + "), op.suffix) for op in ops)  # long sums break at their spaces
-    text += f"Floating operations: {', '.join(f'`{sum_}` ({order})' for sum_, order in operations)}.\n\n"
+    text += f"Floating-point operations: {', '.join(f'`{sum_}` ({order})' for sum_, order in operations)}.\n\n"
     for kink in spec.kinks:
-        text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
+        text += f"The operator is not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
     return text
 
 

@@ -29,7 +29,9 @@ class GraphKind:
     forward: tuple[tuple[str, str], ...]  # arrays passed to every operator of the direct formula: name and length
     fast: tuple[tuple[str, str], ...]  # additional arrays passed to operators of the fast path
     reverse: tuple[tuple[str, str], ...]  # additional arrays passed to its derivatives, built by `prepare`
-    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
+    arguments: tuple[GraphArgument, ...] = (
+        GraphArgument("graph", "Graph; its edge rows are the rows of the edge arrays."),
+    )
     # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path with an argument that
     # is not None counts.
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -109,7 +111,7 @@ EDGES_FORWARD = (
     ("reverse_edge", "num_edges"),
 )
 EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
-TRIPLETS_DOC = "Outer edge of each triplet; or the index array."
+TRIPLETS_DOC = "Outer edge of each triplet, as Segments or as an index array."
 TRIPLETS_FORWARD = (("triplet_edge", "num_triplets"),)
 TRIPLETS_FAST = (("triplet_offsets", "num_edges+1"), ("triplet_order", "num_triplets"))
 TRIPLETS_PATHS = {
@@ -148,8 +150,13 @@ GRAPHS: dict[str, GraphKind] = {
         (),
         (
             GraphArgument("triplets", TRIPLETS_DOC, rows="rad_W1"),
-            GraphArgument("atoms", "Atom of each edge: edges of an atom are summed (None: they are not).", True),
-            GraphArgument("idx_in", "Row of m for each triplet (None: its own); or the index array.", True, "m"),
+            GraphArgument("atoms", "Atom of each edge, to sum over the edges of an atom, or None.", True),
+            GraphArgument(
+                "idx_in",
+                "Row of m for each triplet, as Segments or as an index array; None means one row per triplet.",
+                True,
+                "m",
+            ),
         ),
         {
             **TRIPLETS_PATHS,

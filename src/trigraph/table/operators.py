@@ -19,13 +19,13 @@ from trigraph.table.grammar import Array, Attribute, Definition, Example, Kink, 
 
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fastest index of the kernel.")
-ATHENA = "athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there."
+ATHENA = "athena's GNO layer and packing (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer)."
 DIMENET = "Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet."
 GAT = "Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n."
 WEIGHTED = "Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n."
 GEMNET = (
-    "Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and "
-    "EfficientInteractionBilinear, ragged instead of padded."
+    "Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; compatible with fairchem's BasisEmbedding and "
+    "EfficientInteractionBilinear, but ragged instead of padded."
 )
 ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
 # Limits of the table of zeros of Bessel functions, and of the powers in the envelope.
@@ -40,8 +40,8 @@ RAD_BASIS = Array("rad_basis", "num_edges num_radial", "Radial basis of each edg
 SPHERICAL_WEIGHT = Array("weight", "num_radial num_spherical interm", "Weight of BasisEmbedding.", 1)
 PARAMS = "hidden*(d+1+f_out*f_in)+f_out*f_in"
 PARAMS_DOC = "U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major."
-COORDS = Array("coords", "num_edges d", "xi of each edge: its coordinates, in the caller's length unit.", 1)
-FEATURES = Array("features", "num_src_nodes f_in", "h of each source node.", 1)
+COORDS = Array("coords", "num_edges d", "Coordinates xi of each edge, in the caller's unit of length.", 1)
+FEATURES = Array("features", "num_src_nodes f_in", "Features h of each source node.", 1)
 KERNEL_SHAPE = "num_edges f_in*f_out"
 
 RADIAL_TERMS = "num_edges*num_radial*(num_spherical+1)"
@@ -128,7 +128,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         name="gno_message",
         family="gno",
-        summary="Kernel and aggregation in one: the (num_edges, f_out*f_in) kernel is never stored.",
+        summary="Kernel and aggregation in one step; the (num_edges, f_out*f_in) kernel is never stored.",
         formulas=(
             "message = gno_aggregate_fwd(features, gno_kernel_fwd(coords, params))",
             "features = gno_aggregate_bwd(g).features; coords, params = gno_kernel_bwd(g_dst(e) h_src(e)^T)",
@@ -180,8 +180,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "dist",
                 "num_edges",
-                "Distance of each edge divided by the cutoff, > 0. For another number, functions of NumPy arrays raise "
-                "ValueError; elsewhere, the edge's results and the gradient of freq are NaN.",
+                "Distance of each edge divided by the cutoff, > 0. For other values, functions of NumPy arrays raise "
+                "ValueError; for other arrays, the edge's results and the gradient of freq are NaN.",
                 sample="unit interval",
                 column=True,
                 positive=True,
@@ -228,7 +228,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "vec",
                 "num_edges 3",
-                "Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).",
+                "Vector of each edge, not zero. Only its direction matters, and its gradient is proportional to "
+                "1/norm(vec).",
             ),
             Array(
                 "sbf_rad",
@@ -402,9 +403,17 @@ DEFINITIONS: tuple[Definition, ...] = (
         source=WEIGHTED,
         inputs=(
             Array("embedding", "num_src_nodes dim", "Embedding of each source node.", 1),
-            Array("edge_weight", "num_edges", "Weight of each edge row; None: ones.", sample="positive", optional=True),
+            Array(
+                "edge_weight",
+                "num_edges",
+                "Weight of each edge row; None means ones.",
+                sample="positive",
+                optional=True,
+            ),
         ),
-        outputs=(Array("output_embedding", "num_dst_nodes dim", "Aggregated embedding; 0 without in-edges."),),
+        outputs=(
+            Array("output_embedding", "num_dst_nodes dim", "Aggregated embedding; 0 for a node without in-edges."),
+        ),
         auxiliary=(
             Array("node_degree", "num_dst_nodes", "Denominator of the mean; None unless op is mean.", when="op==1"),
             Array(
@@ -565,7 +574,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(
             Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge.", 1),
             Array("sph", "num_triplets num_spherical", "Circular or spherical basis of each triplet.", 1),
-            Array("m", "num_inputs emb_in", "Embedding of each triplet, or of each row that idx_in names.", 1),
+            Array("m", "num_inputs emb_in", "Embedding of each triplet, or of each row to which idx_in refers.", 1),
             Array("weight", "emb_out interm*emb_in", "Weight of the bilinear layer, emb_in fastest.", 1),
         ),
         outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge or atom."),),
