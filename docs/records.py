@@ -166,31 +166,31 @@ def picture(path: Path) -> None:
 
 # The lines of README's table, each with its workloads.
 WORK = {
-    "a whole DimeNet++, crystals of 96 and 108 atoms: energy and forces, training step": (
+    "DimeNet++, crystals of 96 and 108 atoms: energy and forces, training step": (
         *("dimenet-energy-forces", "dimenet-energy-forces-training", "dimenet-copper", "dimenet-copper-training"),
     ),
-    "a whole DimeNet++, 32 small molecules: the same": ("dimenet-molecules", "dimenet-molecules-training"),
-    "a whole DimeNet++, an epoch of 200 changing batches of 8 molecules": ("dimenet-batches-training",),
-    "a whole DimeNet++, the same crystals: training on products with the Hessian": (
+    "DimeNet++, 32 small molecules: energy and forces, training step": ("dimenet-molecules", "dimenet-molecules-training"),
+    "DimeNet++, 200 different batches of 8 molecules: one epoch of training": ("dimenet-batches-training",),
+    "DimeNet++, the same crystals: training on Hessian-vector products": (
         "dimenet-slab-curvature-training",
         "dimenet-copper-curvature-training",
     ),
-    "a whole DimeNet++, the Hessian of ethanol": ("dimenet-ethanol-hessian",),
-    "its sum over triplets: forward, with gradients, training on forces": (
+    "DimeNet++, ethanol: the Hessian": ("dimenet-ethanol-hessian",),
+    "DimeNet++'s sum over triplets: forward, gradients, training on forces": (
         *("dimenet-aggregate", "dimenet-aggregate-backward", "dimenet-force-training"),
     ),
-    "its radial basis with gradients": ("dimenet-radial",),
-    "graph neural operator's message: with gradients, training on forces": ("gno-message", "gno-force-training"),
-    "gradient of its kernel in coordinates": ("gno-coords-16", "gno-coords-32"),
-    "graph attention with gradients": ("gat", "gat-power-law"),
-    "two layers of graph attention, training on other edges in each step": (
+    "DimeNet++'s radial basis: gradients": ("dimenet-radial",),
+    "graph neural operator: gradients, training on forces": ("gno-message", "gno-force-training"),
+    "graph neural operator: gradient of the kernel in the coordinates": ("gno-coords-16", "gno-coords-32"),
+    "graph attention: gradients": ("gat", "gat-power-law"),
+    "two layers of graph attention: training steps on different graphs": (
         *("gat-minibatches-800", "gat-minibatches-8000", "gat-minibatches-100000", "gat-minibatches-600000"),
     ),
-    "calls on 180 edges: a sum, a sum with gradients, a training step of five layers": (
+    "small graph of 180 edges: weighted sum, gradients, training step of five layers": (
         *("small-sum", "small-sum-training", "small-layers-training"),
     ),
-    "weighted sum: forward, with gradients": ("weighted-sum", "weighted-sum-power-law", "weighted-sum-backward"),
-    "GemNet-OC's spherical basis and bilinear layer with gradients": (
+    "weighted sum: forward, gradients": ("weighted-sum", "weighted-sum-power-law", "weighted-sum-backward"),
+    "GemNet-OC's spherical basis and bilinear layer: gradients": (
         *("gemnet", "gemnet-quadruplets", "gemnet-power-law"),
     ),
 }

@@ -216,7 +216,7 @@ def _speeds() -> str:
         (work, numbers([1e3 * s for s in seconds]), f"{numbers(ratios)} ({', '.join(sorted(peers))})")
         for work, seconds, ratios, peers in records.speeds()
     ]
-    return _table(("work", "trigraph, ms", "times as fast as the fastest other library"), lines)
+    return _table(("work", "trigraph, ms", "speed relative to the fastest other library"), lines)
 
 
 def _mistakes(name: str) -> str:
