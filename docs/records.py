@@ -169,7 +169,9 @@ WORK = {
     "DimeNet++, crystals of 96 and 108 atoms: energy and forces, training step": (
         *("dimenet-energy-forces", "dimenet-energy-forces-training", "dimenet-copper", "dimenet-copper-training"),
     ),
-    "DimeNet++, 32 small molecules: energy and forces, training step": ("dimenet-molecules", "dimenet-molecules-training"),
+    "DimeNet++, 32 small molecules: energy and forces, training step": (
+        *("dimenet-molecules", "dimenet-molecules-training"),
+    ),
     "DimeNet++, 200 different batches of 8 molecules: one epoch of training": ("dimenet-batches-training",),
     "DimeNet++, the same crystals: training on Hessian-vector products": (
         "dimenet-slab-curvature-training",
