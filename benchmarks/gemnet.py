@@ -129,7 +129,7 @@ def _make_workload(name: str, summary: str, **more: Any) -> Workload:
     return Workload(
         name=name,
         family="gemnet",
-        summary=f"spherical basis embedding and bilinear interaction, forward and backward: {summary}",
+        summary=f"spherical basis embedding, bilinear interaction and their gradients, {summary}",
         steps=STEPS,
         peers=PEERS,
         settings={"atoms": None, "idx_in": None},
@@ -138,16 +138,16 @@ def _make_workload(name: str, summary: str, **more: Any) -> Workload:
 
 
 WORKLOADS = (
-    _make_workload("gemnet", "12 triplets for every edge", sizes=SIZES),
+    _make_workload("gemnet", "12 triplets per edge", sizes=SIZES),
     _make_workload(
         "gemnet-power-law",
-        "12 triplets for an edge in the mean, by a power law, 600 for one",
+        "a mean of 12 triplets per edge (up to 600, by a power law)",
         sizes={**SIZES, "num_triplets": 35_700, "num_inputs": 35_700},
         layout="power law",
     ),
     _make_workload(
         "gemnet-quadruplets",
-        "30 quadruplets for every edge, 49 spherical functions",
+        "30 quadruplets per edge, 49 spherical functions",
         sizes={**SIZES, "num_triplets": 90_000, "num_inputs": 90_000, "num_spherical": 49},
     ),
 )

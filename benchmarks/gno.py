@@ -110,7 +110,7 @@ def _make_coords_workload(width: int) -> Workload:
     return Workload(
         name=f"gno-coords-{width}",
         family="gno",
-        summary=f"kernel's gradient with respect to coordinates, f_in = f_out = {width}",
+        summary=f"gradient of the kernel in the coordinates, f_in = f_out = {width}",
         steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
         sizes={"num_edges": 20_000, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
         peers={"numpy": Peer(make_coords_by_matmul, "matrix products over all edges, BLAS")},
@@ -124,7 +124,7 @@ WORKLOADS = (
     Workload(
         name="gno-message",
         family="gno",
-        summary="message forward and backward to features, coordinates and parameters",
+        summary="message and its gradients in features, coordinates and parameters",
         steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
         sizes=SIZES,
         peers={
@@ -135,7 +135,7 @@ WORKLOADS = (
     Workload(
         name="gno-force-training",
         family="gno",
-        summary="message forward, backward to coordinates (forces), and the backward of that (bwd2)",
+        summary="message, its gradient in coordinates (forces), and the derivative of this gradient (bwd2)",
         steps=(
             Step("gno_message_fwd"),
             Step(

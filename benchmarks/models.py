@@ -526,8 +526,8 @@ PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, trip
 
 
 def _make_potential_programs(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
-    """Return the programs for energies and forces, and for the gradients of their loss."""
-    training = f"DimeNet++, loss of energies and forces of {what} and its gradients in all parameters"
+    """Return the program for energies and forces, and the program for the gradients of their loss."""
+    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients in all parameters"
     forces, loss = (
         _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)
         for make in (make_energy_forces, make_force_training)
@@ -555,7 +555,7 @@ PROGRAMS = (
         for name, summary, layers in (
             ("small-sum", "weighted sum of 180 edges", None),
             ("small-sum-training", "weighted sum of 180 edges and its gradients", 0),
-            ("small-layers-training", "five linear layers, tanh and two weighted sums of 180 edges each; gradients", 5),
+            ("small-layers-training", "gradients of five linear layers, tanh and two weighted sums of 180 edges", 5),
         )
     ),
     *_make_potential_programs("dimenet-energy-forces", "a periodic slab", "slab", **OF_SLAB),
@@ -573,7 +573,7 @@ PROGRAMS = (
     *(
         Program(
             name=f"dimenet-{structure}-curvature-training",
-            summary=f"DimeNet++, loss of the Hessian of {about} times a vector and its gradients in all parameters",
+            summary=f"DimeNet++, loss on a Hessian-vector product of {about}, and its gradients in all parameters",
             contenders=_make_contenders(partial(make_hessian_training, structure=structure), *EAGER, COMPILED),
             **more,
         )
@@ -585,20 +585,20 @@ PROGRAMS = (
     ),
     Program(
         name="dimenet-ethanol-hessian",
-        summary="DimeNet++, the Hessian of ethanol, 27 rows",
+        summary="DimeNet++, Hessian of ethanol (27 rows)",
         contenders=_make_contenders(make_hessian, *EAGER, COMPILED),
         sizes=WIDTHS,
     ),
     Program(
         name="dimenet-batches-training",
-        summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set: neighbours, gradients, Adam's step",
+        summary="DimeNet++, an epoch of 200 batches of 8 molecules of the G2 set, with neighbour search and Adam",
         contenders=_make_contenders(make_batches_training, ("trigraph", OURS), ("pyg", PYG_BATCHES), COMPILED),
         sizes={"batches": 200, "molecules": 8, **WIDTHS},
         small={"batches": 4, **SMALL_BATCH},
     ),
     Program(
         name="gat-training",
-        summary="three GATConv layers, loss and its gradients in all weights",
+        summary="three GATConv layers, a loss and its gradients in all weights",
         contenders=_make_contenders(make_gat_training, *GAT_CONVS, ase=False),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
@@ -607,7 +607,7 @@ PROGRAMS = (
     *(
         Program(
             name=f"gat-minibatches-{edges}",
-            summary=f"two GATConv layers, {steps} training steps, each on {edges:,} other edges",
+            summary=f"two GATConv layers, {steps} training steps, each on a new graph of {edges:,} edges",
             contenders=_make_contenders(make_gat_batches_training, *GAT_CONVS, ase=False),
             sizes={"num_nodes": nodes, "num_edges": edges, "batches": steps, "num_heads": 4, "dim_head": 16},
             small={"num_nodes": 100, "num_edges": 400, "batches": 2},

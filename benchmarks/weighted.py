@@ -128,7 +128,7 @@ FORWARD = Step("agg_weighted_n2n_fwd")
 UNIFORM = Workload(
     name="weighted-sum",
     family="weighted",
-    summary="weighted sum over in-edges, forward",
+    summary="weighted sum over in-edges",
     steps=(FORWARD,),
     sizes=SIZES,
     peers=PRODUCTS,
@@ -139,7 +139,7 @@ WORKLOADS = (
     Workload(
         name="weighted-sum-backward",
         family="weighted",
-        summary="weighted sum, forward and backward to embedding and weights",
+        summary="weighted sum and its gradients in embedding and weights",
         steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
         sizes=SIZES,
         peers=GATHERS,

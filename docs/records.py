@@ -11,6 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trigraph.benchmarks.run import FAMILIES, PROGRAMS
+
+WORKLOADS = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "records"
 OURS = ("fortran", "trigraph")
 PEERS = {
@@ -75,8 +78,8 @@ def ratio(result: dict[str, Any], peer: str) -> float:
 
 
 def _summary(workload: str) -> str:
-    """Return what one run of a workload is; "the same" refers to the workload of which it is a variant."""
-    text: str = next(iter(newest()[workload].values()))[1]["summary"]
+    """Return the description of a workload; "the same" refers to the workload of which it is a variant."""
+    (text,) = (w.summary for w in WORKLOADS if w.name == workload)
     original = workload.removesuffix("-power-law")
     return text if original == workload else text.replace("the same", _summary(original), 1)
 
