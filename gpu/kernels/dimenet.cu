@@ -1,5 +1,5 @@
-// DimeNet++: radial basis, and the sum over triplets k -> j -> i in a form linear in edges. gpu/dimenet.py calls the kernels.
-// An input that is a null pointer is absent; an output that is one is not computed.
+// Kernels of gpu/dimenet.py for DimeNet++: the radial basis, and the sum over triplets k -> j -> i at a cost linear in the number
+// of edges. A null input pointer means that the input is absent; an output whose pointer is null is not computed.
 #include "dimenet_bessel.cuh"
 #include "dimenet_first_weights.cuh"
 #include "dimenet_in_edges.cuh"
@@ -11,7 +11,7 @@
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------
 
-// One thread for each (edge, degree, k), where one more "degree" stands for the sines.
+// One thread per (edge, l, k): l < num_spherical gives an element of sbf_rad, l = num_spherical an element of rbf.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ rbf, T* __restrict__ sbf_rad,
@@ -29,14 +29,14 @@ dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __rest
     }
 }
 
-// d/dx of env x cos(freq x), the derivative with respect to the frequency.
+// Mixed second derivative of env(x) sin(freq x) with respect to freq and x.
 template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
     return env.d1 * x * cos(freq * x) + env.value * cos(freq * x) - env.value * freq * x * sin(freq * x);
 }
 
-// Derivatives by edge, one thread for each (edge, k), 128 / num_radial edges in a block. First order: out_dist = sum grad_rbf
-// rbf' + sum grad_sbf_rad sbf_rad'. Second order: out_rbf, out_sbf_rad and out_dist are the gradients of out_dist along
-// gg_dist plus the frequency's gradient along gg_freq.
+// Gradients of per-edge arrays, with one thread per (edge, k) and 128 / num_radial edges per block. First derivatives: out_dist =
+// sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'. Second derivatives: out_rbf, out_sbf_rad and out_dist are the gradients of
+// <gg_dist, grad_dist> + <gg_freq, grad_freq> with respect to grad_rbf, grad_sbf_rad and dist.
 template <class T, bool second>
 __global__ void __launch_bounds__(THREADS)
 dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
@@ -51,7 +51,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     if (active) {
         const T x = dist[e], x_dot = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
         const T freq_dot = second && gg_freq != nullptr ? gg_freq[k] : T(0);
-        const bool beyond = x >= T(1);  // beyond the cutoff, select zero: multiplying by it would keep a NaN
+        const bool beyond = x >= T(1);  // zero must be selected beyond the cutoff: a product with zero would keep a NaN
         const Jet<T> env = envelope(x, envelope_exponent);
         const Jet<T> sine = product(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {
@@ -80,7 +80,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     }
 }
 
-// Derivatives with respect to the frequencies, summed over the 256 edges of a block: parts (blocks, R).
+// Partial gradients of the frequencies, each summed over the 256 edges of a block: parts (blocks, num_radial).
 template <class T, bool second>
 __global__ void __launch_bounds__(256)
 dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
@@ -116,9 +116,9 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
     }
 }
 
-// ---- before and after the triplets ----------------------------------------------------------------------------------
+// ---- unit vectors, transposed weights and gradients of vectors ------------------------------------------------------
 
-// unit = vec / |vec| and, if vec_dot is given, unit_dot, the derivative of unit along it.
+// Computes unit = vec / |vec| and, if unit_dot is not null, its directional derivative along vec_dot.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* __restrict__ unit, T* __restrict__ unit_dot,
@@ -141,8 +141,7 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
     }
 }
 
-// up = down (num_columns, n_mid) transposed, as tiles of `rows` rows and PAD columns, padded by zeros: see
-// dimenet_triplets.cuh.
+// Transposes `down` (num_columns, n_mid) into `up`: tiles of `rows` rows and PAD columns, padded with zeros.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int num_columns,
@@ -154,7 +153,7 @@ dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size
     }
 }
 
-// The vector's gradient from the cotangents of its direction (and of the direction's derivative), summed over `parts` in order.
+// Computes gradients of vectors from cotangents of unit vectors (and of their derivatives), adding `parts` arrays in order.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad_unit_dot, const T* __restrict__ vec,
@@ -168,7 +167,7 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
                 add_scaled(grad_u_dot, T(1), load_vec(grad_unit_dot, part * num_edges + e));
             }
         }
-        // Divide once, because each division takes registers.
+        // Divide only once, because each division needs additional registers.
         Vec<T> v = load_vec(vec, e);
         const T factor = factor_of(v);
         v = times(factor, v);

@@ -1,8 +1,8 @@
-// The radial functions of DimeNet++ and their first two derivatives in x = distance / cutoff, and the third for `third`.
+// Radial functions of DimeNet++ and their first two or three derivatives with respect to x = distance / cutoff.
 #pragma once
 #include "bessel_zeros.cuh"
 
-// A function of x: value, first and second derivative.
+// Value and first two derivatives of a function of x.
 template <class T> struct Jet {
     T value, d1, d2;
 };
@@ -16,9 +16,9 @@ __device__ __forceinline__ double bessel_zero(double, int l, int k) { return bes
 __device__ __forceinline__ float bessel_norm(float, int l, int k) { return bessel_norms_float[l][k]; }
 __device__ __forceinline__ double bessel_norm(double, int l, int k) { return bessel_norms_double[l][k]; }
 
-// j_l(y), 0 < y < 8, by the power series: y^l / (2l+1)!! (1 - h / (2l+3) (1 - h / (2 (2l+5)) (1 - ...))), h = y^2 / 2.
+// j_l(y) for 0 < y < 8 from the power series y^l / (2l+1)!! (1 - h / (2l+3) (1 - h / (2 (2l+5)) (1 - ...))), h = y^2 / 2.
 template <class T> __device__ T bessel_series(int l, T y) {
-    constexpr int terms = sizeof(T) == 4 ? 12 : 20;  // enough for full precision where y < l
+    constexpr int terms = sizeof(T) == 4 ? 12 : 20;  // enough for full precision if y < l
     const T h = T(0.5) * y * y;
     T sum = T(1);
 #pragma unroll 1
@@ -34,9 +34,9 @@ template <class T> __device__ T bessel_series(int l, T y) {
     return sum * (power / divisor);
 }
 
-// j_l(y) and j_(l+1)(y), y > 0, with 1 / y. The recurrence upwards from j_0 = sin y / y is stable while y exceeds the
-// order; below it loses digits without bound, and the series loses none. Where they meet either errs by less than 5 eps
-// of |j| + |y j'|, which the rounding of y costs anyway, in float as in double: float needs no double inside.
+// Computes here = j_l(y) and above = j_(l+1)(y) for y > 0, given inverse = 1 / y. The upward recurrence from j_0 = sin y / y is
+// stable for y above the order. Below the order, its errors grow without bound, and the power series is used. At the transition,
+// both methods have errors below 5 eps (|j| + |y j'|), comparable to the rounding of y; float needs no double arithmetic.
 template <class T> __device__ void spherical_bessel(int l, T y, T inverse, T& here, T& above) {
     here = sin(y) * inverse;
     above = (here - cos(y)) * inverse;
@@ -54,7 +54,7 @@ template <class T> __device__ void spherical_bessel(int l, T y, T inverse, T& he
     }
 }
 
-// N_lk j_l(z_lk x); the second derivative is the Bessel equation's, and the third that of the equation.
+// N_lk j_l(z_lk x) with the k-th zero z_lk of j_l. Derivatives from the second on follow from the Bessel differential equation.
 template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x, T* third = nullptr) {
     const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x, inverse = T(1) / y;
     T here, above;
@@ -74,8 +74,8 @@ template <class T> __device__ Jet<T> sine_basis(T freq, T x) {
     return {s, freq * c, -(freq * freq * s)};
 }
 
-// 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; NaN for x <= 0. q = envelope_exponent +
-// 1 >= 3.
+// Envelope 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for 0 < x < 1, with q = envelope_exponent + 1 >= 3.
+// Returns zero for x >= 1 and NaN for x <= 0.
 template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent, T* third = nullptr) {
     if (third != nullptr) {
         *third = T(0);
@@ -88,7 +88,7 @@ template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent, T* thi
         return {none, none, none};
     }
     const int q = envelope_exponent + 1;
-    T power = T(1);  // x^(q-3)
+    T power = T(1);  // x^(q-3) after the loop
 #pragma unroll 1
     for (int n = 3; n < q; n++) {
         power *= x;

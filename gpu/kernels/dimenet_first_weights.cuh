@@ -1,20 +1,20 @@
-// Products with the first weights W1 (num_spherical, num_radial, n_mid), which have a block for each degree l. A thread has one
-// degree, and a tile of sums in registers.
+// Products with the first weights W1 (num_spherical, num_radial, n_mid), which contain one matrix for each degree l. Each thread
+// handles one degree and keeps a tile of sums in registers.
 #pragma once
 #include "dimenet_triplets.cuh"
 
-constexpr int GROUPS = THREADS / DEGREES;     // of threads, one for each degree
-constexpr int WARP_GROUPS = LANES / DEGREES;  // whose edges number k follow each other
-constexpr int TOGETHER = PROJECTED / GROUPS;  // edges of a thread
-constexpr int MOST_ROWS = 16;                 // rows of weights of a degree in shared memory, and radial functions at most
-template <class T> constexpr int MIDS = 32 / int(sizeof(T));  // columns m of a thread
-// Distance of two degrees in shared memory, such that reads of 16 bytes have no bank conflicts.
+constexpr int GROUPS = THREADS / DEGREES;     // thread groups per block; a group has one thread per degree
+constexpr int WARP_GROUPS = LANES / DEGREES;  // thread groups per warp, which process consecutive edges
+constexpr int TOGETHER = PROJECTED / GROUPS;  // edges per thread
+constexpr int MOST_ROWS = 16;                 // maximum number of radial functions, and of rows per degree in shared memory
+template <class T> constexpr int MIDS = 32 / int(sizeof(T));  // columns m per thread
+// Stride between degrees in shared memory, chosen so that 16-byte reads have no bank conflicts.
 template <class T> constexpr int DEGREE_STRIDE = MOST_ROWS * DEGREES + 16 / int(sizeof(T));
 
 template <class T, int count> using EdgeSums = T[TOGETHER][count];
 template <class T> using EdgeRows = const T* [TOGETHER];
 
-// Number of columns of a row of gradients, whose padding may have any values.
+// Padded row length of grad_projected; the padding columns may contain arbitrary values.
 template <class T> __device__ __forceinline__ int padded(int n_mid) { return (n_mid + MIDS<T> - 1) / MIDS<T> * MIDS<T>; }
 
 template <class T, int rows, int count> __device__ __forceinline__ void add_sums(T (&sums)[rows][count], const T (&part)[rows][count]) {
@@ -27,7 +27,7 @@ template <class T, int rows, int count> __device__ __forceinline__ void add_sums
     }
 }
 
-// to[l, row, column] = from(l, row, column) for rows of DEGREES numbers.
+// Stores from(l, row, column) in to[l, row, column] for rows of DEGREES columns.
 template <class T, class From> __device__ void stage_degrees(T* to, int degrees, int rows, const From& from) {
     const int l = int(threadIdx.x) % DEGREES;
     for (int i = int(threadIdx.x) / DEGREES; i < rows * DEGREES && l < degrees; i += GROUPS) {
@@ -35,7 +35,7 @@ template <class T, class From> __device__ void stage_degrees(T* to, int degrees,
     }
 }
 
-// The edges of a thread, WARP_GROUPS apart.
+// The TOGETHER edges of a thread, which are WARP_GROUPS apart.
 struct EdgesOfThread {
     long long first, num_edges;
 
@@ -45,7 +45,7 @@ struct EdgesOfThread {
     }
     __device__ long long edge(int k) const { return first + k * WARP_GROUPS; }
     __device__ bool exists(int k) const { return edge(k) < num_edges; }
-    // The rows of the edges, `stride` numbers long; for edges that do not exist the last one's.
+    // Sets rows[k] to the row of edge(k), or of the last edge if edge(k) does not exist. Rows of `array` have `stride` elements.
     template <class T> __device__ __forceinline__ void find_rows(const T* array, int stride, EdgeRows<T>& rows) const {
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
@@ -54,7 +54,7 @@ struct EdgesOfThread {
     }
 };
 
-// sums[k][c] += sum over i of rows[k][i] right[i, c], for begin <= i < end, `step` numbers i at a time.
+// Adds sum_i rows[k][i] right[i, c] for begin <= i < end to sums[k][c], loading `step` elements of each row at a time.
 template <int step, class T, int count>
 __device__ __forceinline__ void add_products(const EdgeRows<T>& rows, const T* right, int begin, int end, EdgeSums<T, count>& sums) {
 #pragma unroll 1
@@ -79,8 +79,8 @@ __device__ __forceinline__ void add_products(const EdgeRows<T>& rows, const T* r
     }
 }
 
-// projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], zero from l = num_spherical to 8; projected_dot from sbf_rad_dot
-// and weights_dot. A block has PROJECTED edges and MIDS columns m.
+// Computes projected[e,m,l] = norm_l sum_n sbf_rad[e,l,n] weights[l,n,m], padded with zeros to 8 degrees. projected_dot is the
+// derivative of `projected` along sbf_rad_dot and weights_dot. A block handles PROJECTED edges and MIDS columns m.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ weights,
@@ -134,8 +134,8 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     }
 }
 
-// out[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,l,m] + weights_dot[l,n,m] grad_projected_dot[e,l,m]), zero if the edge
-// is in no triplet. A block has PROJECTED edges and RADIALS functions n.
+// Computes out[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,l,m] + weights_dot[l,n,m] grad_projected_dot[e,l,m]), or
+// zero for an edge in no triplet. A block handles PROJECTED edges and RADIALS radial functions n.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
@@ -170,10 +170,10 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
             add_sums(sums, part);
         }
     }
-    // The sums of a warp go through shared memory, so that neighbouring lanes write neighbouring numbers.
+    // Transpose the sums of a warp in shared memory, so that adjacent lanes write adjacent elements.
     const int lane = int(threadIdx.x) % LANES, in_warp = lane / DEGREES, n = lane % DEGREES;
     T* const rows = tile + int(threadIdx.x) / LANES * LANES * DEGREES;
-    const long long left = (num_edges - edges.first + in_warp) * num_spherical;  // rows from the warp's first edge on
+    const long long left = (num_edges - edges.first + in_warp) * num_spherical;  // number of remaining rows (edge, l)
     T* to = out + ((edges.first - in_warp) * num_spherical + in_warp) * num_radial + n0 + n;
     __syncthreads();
 #pragma unroll
@@ -192,14 +192,14 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
     }
 }
 
-// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of sbf_rad[e,l,n] grad_projected[e,l,m] + sbf_rad_dot
-// grad_projected_dot, without edges in no triplet. A block has RADIALS functions n and MIDS columns m, a thread CHUNK / GROUPS edges.
+// parts[chunk,l,n,m] = norm_l sum over the chunk's edges of sbf_rad[e,l,n] grad_projected[e,l,m] + sbf_rad_dot[e,l,n]
+// grad_projected_dot[e,l,m], skipping edges in no triplet. A block handles CHUNK edges, RADIALS functions n and MIDS columns m.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
                       const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
                       long long num_edges, int n_mid, int num_spherical, int num_radial) {
-    constexpr int count = MIDS<T>, size = RADIALS * count, run = 4;  // longest sum of a thread
+    constexpr int count = MIDS<T>, size = RADIALS * count, run = 4;  // run: terms of each partial sum
     __shared__ T totals[GROUPS * DEGREES * size];
     const int l = int(threadIdx.x) % DEGREES, group = int(threadIdx.x) / DEGREES;
     const int tiles = (n_mid + count - 1) / count, n0 = int(blockIdx.y) / tiles * RADIALS, m0 = int(blockIdx.y) % tiles * count;

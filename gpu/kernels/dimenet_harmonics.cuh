@@ -1,14 +1,13 @@
-// Real solid harmonics of a unit vector u = (x, y, z) as polynomials, their derivatives along a vector, gradients and
-// Hessian-vector products: no trigonometry, no division, nothing singular at the poles.
+// Real solid harmonics of a unit vector u = (x, y, z), their directional derivatives, gradients and Hessian-vector products. The
+// polynomials need neither trigonometric functions nor division, and are not singular at the poles.
 //
-// s_lm = q_lm(z) Re (x + iy)^m and s_l,-m = q_lm(z) Im (x + iy)^m are in rows l*l + l + m and l*l + l - m, with
-// q_lm = (l-m)! / (2m-1)!! d^m P_l / dz^m, for which the recurrence has integer coefficients and starts at 1:
+// Rows l*l + l + m and l*l + l - m contain s_lm = q_lm(z) Re (x + iy)^m and s_l,-m = q_lm(z) Im (x + iy)^m. The scaled
+// derivatives q_lm = (l-m)! / (2m-1)!! d^m P_l / dz^m start at q_mm = 1, and their recurrences have integer coefficients:
 //     q_(l+1) = (2l+1) z q_l - (l+m)(l-m) q_(l-1),    q'_(l+1) = (l+1-m) ((2l+1) q_l + (l-m) q'_(l-1)).
-// Addition theorem: P_l(u_e.u_f) = sum over the rows of degree l of weight s(u_e) s(u_f), so that S_lm of docs/maths.md is s_lm
-// times the root of its weight, with
+// The addition theorem is P_l(u_e.u_f) = sum over the rows of degree l of weight s(u_e) s(u_f), with
 //     weight_lm = (2 for m > 0) (2m-1)!!^2 / ((l+m)! (l-m)!).
-// The functions of different orders m are independent, so that S threads share the work of one edge. The function of degree 0 is
-// constant: its derivatives, and its factors in gradients and Hessians, are selected as zero, so that no NaN reaches the sum.
+// S_lm of docs/maths.md is s_lm times the square root of its weight. Different orders m are independent, so warps share the work.
+// Derivatives and cotangents of the constant function of degree 0 are set to zero to keep NaNs out of sums.
 #pragma once
 
 template <class T> struct Vec {
@@ -21,7 +20,7 @@ template <class T> __device__ Vec<T> load_vec(const T* vectors, long long e) {
     return {vectors[3 * e], vectors[3 * e + 1], vectors[3 * e + 2]};
 }
 
-// The weights of all rows, l < 8.
+// Weights of the addition theorem for all rows of degrees l < 8.
 template <class T> struct HarmonicWeights {
     T row[64];
 
@@ -46,7 +45,7 @@ __constant__ HarmonicWeights<double> harmonic_weights_double;
 __device__ __forceinline__ float harmonic_weight(float, int row) { return harmonic_weights_float.row[row]; }
 __device__ __forceinline__ double harmonic_weight(double, int row) { return harmonic_weights_double.row[row]; }
 
-// (x + iy)^m and the two powers below it, zero if the exponent is negative.
+// Real parts c and imaginary parts s of (x + iy)^m, (x + iy)^(m-1) and (x + iy)^(m-2); zero for negative exponents.
 template <class T> struct Powers {
     T c, s, c1, s1, c2, s2;
 
@@ -62,7 +61,7 @@ template <class T> struct Powers {
     }
 };
 
-// q_lm and its first two derivatives, from degree l = m upwards.
+// q_lm and its derivatives with respect to z, by recurrence from degree l = m.
 template <class T, int derivatives> struct Ladder {
     T q = T(1), q1 = T(0), q2 = T(0);
     T below = T(0), below1 = T(0), below2 = T(0);
@@ -85,7 +84,7 @@ template <class T, int derivatives> struct Ladder {
     }
 };
 
-// Rows of the orders first, first + step, ... of degrees below S, times their weights if `weighed`; all loops are unrolled.
+// Computes the rows of orders first, first + step, ... and degrees below S, multiplied by their weights if `weighed`.
 template <int S, int first, int step, bool weighed, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
@@ -103,7 +102,7 @@ template <int S, int first, int step, bool weighed, class T> __device__ __forcei
     }
 }
 
-// The same rows, and their derivatives along u_dot.
+// Computes the rows of `harmonics` and their directional derivatives along u_dot.
 template <int S, int first, int step, bool weighed, class T>
 __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
 #pragma unroll
@@ -126,7 +125,7 @@ __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u
     }
 }
 
-// Adds the gradient of the sum of factor s, over the rows of the orders first, first + step, ... of degrees below `degrees` <= S.
+// Adds the gradient of sum_r factors[r] s_r(u) for rows r of orders first, first + step, ... and degrees below `degrees` <= S.
 template <int S, int first, int step, class T>
 __device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>& u, const T* factors, Vec<T>& sum) {
 #pragma unroll
@@ -137,7 +136,7 @@ __device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>
 #pragma unroll
         for (int l = m; l < S; l++) {
             if (l < degrees) {
-                // For m = 0 the sine is zero.
+                // For m = 0, factor_s has no effect, because power.s is zero.
                 const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
                 a += ladder.q * factor_c;
                 b += ladder.q * factor_s;
@@ -152,7 +151,7 @@ __device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>
     }
 }
 
-// Adds the Hessian of the same sum, times u_dot.
+// Adds the Hessian of sum_r factors[r] s_r(u) times u_dot, for the same rows as add_harmonics_gradient.
 template <int S, int first, int step, class T>
 __device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>& u, const Vec<T>& u_dot, const T* factors, Vec<T>& sum) {
 #pragma unroll
@@ -183,7 +182,7 @@ __device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>&
     }
 }
 
-// P_l(c) and its first two derivatives, from l = 0 upwards; the l of climb must be constant in an unrolled loop.
+// P_l(c) and its first two derivatives, by recurrence from l = 0. In unrolled loops, the divisions of climb are constants.
 template <class T> struct Legendre {
     T c, p, d1, d2;
     T below, below1, below2;

@@ -1,25 +1,25 @@
-// The sum from the out-edges of a node to its in-edges: the triplets' terms in the gradients of f = (k -> j).
+// Sums over the out-edges of a node for each of its in-edges f = (k -> j): the gradients of f from the sum over triplets.
 //
-// An in-edge only needs h_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum leaves out the
-// out-edges e whose forward sum leaves out f; these are the edges left out of f's own sum (trigraph.EdgeGraph).
+// All these gradients follow from h_f[l,c] = sum over e of P_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum
+// skips the out-edges e whose forward sum leaves out f; by symmetry, f leaves out the same edges (trigraph.EdgeGraph).
 #pragma once
 #include "dimenet_first_weights.cuh"
 #include "dimenet_pull.cuh"
 
 template <class T> struct InEdgeOutputs {
-    T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of every tile
-    T *parts, *totals;  // of the second weights (blocks, n_mid, n_emb): current run, runs before
-    int* alone;         // whether an edge is in no triplet
+    T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit and unit_dot have one array per tile
+    T *parts, *totals;  // gradient of W2 (blocks, n_mid, n_emb): current run, previous runs
+    int* alone;         // whether each edge is in no triplet
 };
 
-// A block's node, tile of channels, arguments and shared arrays.
+// Current node and tile of channels of a block, its arguments, and its arrays in shared memory.
 template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
-    static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp serves at once
-    static constexpr int MIDS = 2;                             // rows of the second weights that a warp handles at once
-    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in 16 bytes, which a thread reads at once
-    // Number of edges that a thread handles at a time, and of their harmonics, limited by its registers.
+    static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp processes at once
+    static constexpr int MIDS = 2;                             // rows m of the gradient of W2 that a warp computes at once
+    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in a 16-byte read
+    // Numbers of edges (AT_ONCE) and of harmonics per edge (HELD) that fit into a thread's registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;
@@ -29,13 +29,13 @@ template <class T, class I, bool second, int S> struct InEdges {
     InEdgeOutputs<T> grads;
     int tile;
     long long num_edges;
-    T* state;     // A of the node: row of harmonics, channel; its derivative follows
-    T* features;  // of the staged edges: edge, degree, channel; derivatives follow
-    T* rows;      // harmonics of the staged edges, then their derivatives; cotangents of harmonics overwrite them
-    int *votes, *linear;  // linear: whether the sum of a staged edge uses the state
-    I* staged;            // the staged edges, negative for those in no triplet
+    T* state;     // state of the node (row of harmonics, channel), followed by its derivative
+    T* features;  // features of the staged edges (edge, degree, channel), followed by their derivatives
+    T* rows;      // harmonics of the staged edges and their derivatives, later overwritten by cotangents of harmonics
+    int *votes, *linear;  // linear: whether the gradients of a staged edge use the state
+    I* staged;            // numbers of the staged edges, or -1 for edges in no triplet
 
-    // Sizes of the sums of a lane's channels, and of their derivatives.
+    // For the channels of a lane: sums of |grad_out|, and of bounds on the derivatives of terms (see Balance).
     struct Sizes {
         T total[W] = {}, total_dot[W] = {};
     };
@@ -46,7 +46,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ int degrees() const { return S < DEGREES ? S : inputs.num_spherical; }
     __device__ int width() const { return min(TILE<T, second>, inputs.n_emb - tile * TILE<T, second>); }
 
-    // Adds `count` out-edges starting at `first`, staged at k and following, to the rows of this warp.
+    // Adds `count` out-edges starting at `first`, whose harmonics are staged at k, k + 1, ..., to the sums of this warp.
     template <int warp> __device__ void add_edges(I first, int k, int count, StateRows<T, second, S>& sums, Sizes& sizes) const {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
         const T* grad = grad_out + (long long)(first) * inputs.n_emb;
@@ -80,7 +80,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Computes the state of the node and the sizes of its sums. The caller must synchronize before it uses them.
+    // Computes the state of the node and the sizes of its sums.
     __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
 #pragma unroll 1
@@ -102,7 +102,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // The out-edges that leave out an in-edge, at the positions start .. stop - 1; `first` is at `start`.
+    // Out-edges that leave out an in-edge: positions start, ..., stop - 1 of dst_edge_index; `first` is the edge at `start`.
     struct Left {
         I start, stop, first;
     };
@@ -111,7 +111,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         return position == left.start ? left.first : graph.dst_edge_index[position];
     }
 
-    // Whether an in-edge may use the state.
+    // Returns whether subtracting the left-out edges from the state's sums is accurate (see Balance).
     __device__ bool is_balanced(const Left& left, const Sizes& sizes) const {
         Sizes part;
 #pragma unroll 1
@@ -135,15 +135,15 @@ template <class T, class I, bool second, int S> struct InEdges {
         return __all_sync(FULL, all);
     }
 
-    // Gradients of one lane's part of an in-edge.
+    // Gradients of an in-edge for the channels of one lane.
     struct Gradients {
-        T h[S][W] = {}, h_dot[S][W] = {};  // in second order the gradients of feature_dot and of feature
+        T h[S][W] = {}, h_dot[S][W] = {};  // gradient of feature; for second derivatives, of feature_dot (h) and feature (h_dot)
         Pull<T, second> pull;
     };
 
     using Carries = EdgeChannels<T, second, S, SERVED>;
 
-    // Adds sign times the term of out-edge e, for in-edge number i of `carries`.
+    // Adds sign times the term of out-edge e to the gradients of in-edge number i of `carries`.
     __device__ __forceinline__ void add_pair(I e, T sign, const Direction<T, second>& edge, const Carries& carries, int i,
                                              Gradients& sums) const {
         const Direction<T, second> other(unit, unit_dot, e);
@@ -180,7 +180,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Computes from the state the gradients of the SERVED edges whose harmonics start at s.
+    // Computes h and h_dot from the state for the SERVED edges whose harmonics start at s.
     __device__ void sum_state(const T* s, Gradients (&sums)[SERVED]) const {
         const T* const z = state + channels.lane * W;
 #pragma unroll
@@ -231,7 +231,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Computes from the state the cotangents of the harmonics of the SERVED edges starting at k, which replace these at s.
+    // Overwrites the harmonics at s with their cotangents, computed from the state, for SERVED edges staged at k, k + 1, ...
     __device__ void pull_state(int k, T* s, const Carries& carries) const {
 #pragma unroll
         for (int i = 0; i < SERVED; i++) {
@@ -244,11 +244,11 @@ template <class T, class I, bool second, int S> struct InEdges {
         __syncwarp();
     }
 
-    // Processes in-edge f, at a position and staged at k, which is number i of `carries`; `sums` are those from the state. Stores
-    // the cotangents of q and q_dot in `features`.
+    // Computes the gradients of in-edge f at `position` in dst_edge_index, which is staged at k and is number i of `carries`.
+    // `sums` contains the sums from the state. The cotangents of q and q_dot are stored in `features`.
     __device__ __forceinline__ void serve(I f, const Left& left, I position, int k, bool stateful, const Sizes& sizes,
                                           const Carries& carries, int i, Gradients& sums) const {
-        // If all out-edges leave out f, its gradients are selected as zero, because its features may be NaN.
+        // If all out-edges leave out f, set its gradients to zero explicitly, because products with its features may be NaN.
         const bool none = left.stop - left.start == node.num_out;
         const bool use_state = stateful && !none && is_balanced(left, sizes);
         if (channels.lane == 0) {
@@ -266,7 +266,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         if (!use_state) {
             sums = Gradients();
         }
-        // Sum all out-edges but those that leave out f, or subtract only these.
+        // Without the state, add all out-edges that do not leave out f; with the state, subtract the out-edges that do.
         const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end();
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
@@ -304,7 +304,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         pull.store(grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr, f, true);
     }
 
-    // Processes in-edge f, staged at k, that is in no triplet.
+    // Stores zero gradients for in-edge f, which is staged at k and is in no triplet.
     __device__ void serve_none(I f, int k) const {
         if (grads.embedding != nullptr) {
             const T zero[W] = {};
@@ -316,8 +316,8 @@ template <class T, class I, bool second, int S> struct InEdges {
         stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // projected[f,l,m] (stored if `fresh`, else added to) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges, which
-    // the lanes from number `at_stage` on have. Two lanes share the channels of each f and m.
+    // Stores (if `fresh`) or adds grad_projected[f,l,m] = sum over channels c of grad_q[l,c] W2[c,m] for the staged in-edges f.
+    // Lane `at_stage + k` holds the number of staged edge k in `edge`. Two threads share the channels of each (f, m).
     __device__ void add_projected(I edge, int at_stage, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
         const T* const tile_up = inputs.up + inputs.up_at(tile * TILE<T, second>);
@@ -382,8 +382,8 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds the staged in-edges to the second weights' gradient; `added` is the number of previous calls. A warp handles MIDS
-    // rows m at a time, for which it reads the features once.
+    // Adds the staged in-edges to the gradient of W2; `added` is the number of previous calls. A warp computes MIDS rows m at a
+    // time, to load the staged cotangents less often.
     __device__ void add_weights(int count, long long added) const {
 #pragma unroll 1
         for (int m = channels.warp * MIDS; m < inputs.n_mid; m += WARPS * MIDS) {
@@ -457,13 +457,13 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
-        // A node with few out-edges is summed pair by pair: its state would be as large as the terms of its sum.
+        // If a node has few out-edges, sum over pairs instead, because the state would be as large as the terms of the sum.
         const bool stateful = node.num_out > inputs.num_spherical && node.num_in > 0 &&
                               all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end(), votes);
         if (stateful) {
             build(sizes);
         }
-        I edge = I(0);  // the lane's edge of the batch
+        I edge = I(0);  // this lane's edge of the current batch
 #pragma unroll 1
         for (I first = node.in_begin; first < node.in_end(); first += EDGES) {
             const int count = int(min(I(EDGES), node.in_end() - first)), at = int((first - node.in_begin) % BATCH);
@@ -483,7 +483,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int i = 0; i < SERVED; i++) {
                     f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
                 }
-                // Lane i loads what leaves out edge i, long before it is used.
+                // Prefetch in lane i the range of out-edges that leave out edge i.
                 const I own = __shfl_sync(FULL, edge, at + min(k + channels.lane % SERVED, count - 1));
                 const I own_start = graph.left_start[own], own_stop = graph.left_stop[own];
                 const Carries carries(inputs, f, channels);
@@ -520,13 +520,13 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 };
 
-// Nodes starting at blockIdx.x * nodes_per_block. First order, with feature_f[l,c] = x_f[c] q_f[l,c]:
+// A block processes nodes_per_block nodes from blockIdx.x * nodes_per_block on. First derivatives (h: see the top of this file):
 //     grad_embedding[f,c] = sum_l q h;   grad_projected[f,l,m] = sum_c W2[c,m] x_f[c] h;   grad_unit (tiles, num_edges, 3) = the
 //     cotangents of the in-edges' directions;   totals[block,m,c] = sum over f, l of projected[f,m,l] x_f[c] h.
-// Second order, for the derivative along the cotangents of gradients, with h_dot:
-//     grad_embedding = sum_l q h_dot + q_dot h;   the cotangents of q and q_dot are x h_dot + x_dot h and x h, from which
+// Second derivatives, with the derivative h_dot of h along the cotangents of gradients:
+//     grad_embedding = sum_l (q h_dot + q_dot h);   the cotangents of q and q_dot are x h_dot + x_dot h and x h, from which
 //     grad_projected, grad_projected_dot and totals follow as above.
-// edge_alone marks the edges in no triplet.
+// edge_alone is 1 for edges in no triplet, otherwise 0.
 template <class T, class I, bool second, int S>
 __global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
 dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,

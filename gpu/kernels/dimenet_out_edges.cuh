@@ -1,37 +1,37 @@
-// The sum from the in-edges of a node to its out-edges.
+// Sums over the in-edges of a node for each of its out-edges.
 #pragma once
 #include "dimenet_pull.cuh"
 
-// The results that a sum is computed for.
+// Values of the template argument `order`, which selects the results to compute.
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 
-// Minimum number of resident blocks per multiprocessor, which limits the registers of a thread.
+// Minimum number of resident blocks per multiprocessor, which limits the registers per thread.
 template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : S == DEGREES ? (order == SECOND ? 3 : 4) : (order == SECOND ? 4 : 5);
 
-// A block's node, tile of channels, arguments and shared arrays.
+// Node and tile of channels of a block, its arguments, and its arrays in shared memory.
 template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
-    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in 16 bytes, which a thread reads at once
-    static constexpr int GROUP = BATCH / WARPS;       // out-edges that a warp serves at once
-    // How many edges, and how many of their harmonics, a thread keeps in registers at a time.
+    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a 16-byte read
+    static constexpr int GROUP = BATCH / WARPS;       // out-edges that a warp processes at once
+    // Numbers of edges (AT_ONCE) and of harmonics per edge (HELD) that fit into a thread's registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
     EdgeInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
-    T *out, *grad_unit, *grad_unit_dot;  // the latter two of this tile
-    T* state;                            // Z of the node: row of harmonics, channel; its derivative follows
-    T* features;                         // of the staged edges: edge, degree, channel; derivatives follow
-    T* rows;                             // harmonics of the staged edges, then their derivatives
-    Balance<T> balance;                  // degree, channel; in second order it is in registers
+    T *out, *grad_unit, *grad_unit_dot;  // the gradients point to the arrays of this tile
+    T* state;                            // state of the node (row of harmonics, channel), followed by its derivative
+    T* features;                         // features of the staged edges (edge, degree, channel), followed by their derivatives
+    T* rows;                             // harmonics of the staged edges, followed by their derivatives
+    Balance<T> balance;                  // arrays (degree, channel), not used for second derivatives
     int *place, *votes;
 
     struct Sums {
         StateRows<T, second, S> rows;
-        BalanceSums<T, W> sizes[(S + 1) / 2], sizes_dot[(S + 1) / 2];  // of the degrees of this warp
+        BalanceSums<T, W> sizes[(S + 1) / 2], sizes_dot[(S + 1) / 2];  // for the degrees of this warp
     };
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
@@ -41,8 +41,8 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ int degrees() const { return S < DEGREES ? S : inputs.num_spherical; }
     __device__ T* feature_at(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
-    // feature and feature_dot of E staged edges starting at k, from the rows begin to end of up; the first rows store them, later
-    // ones add.
+    // Computes feature and feature_dot of E staged edges starting at k from rows begin, ..., end - 1 of `up`. Results for begin >
+    // 0 are added to the previous values.
     template <int E> __device__ void stage_part(I edge, int at, int k, int count, int begin, int end) const {
         I f[E];
 #pragma unroll
@@ -83,7 +83,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Stages the features of `count` edges, which the lanes from number `at` on have.
+    // Stages the features of `count` edges; lane `at + i` holds the number of staged edge i in `edge`.
     __device__ void stage_features(I edge, int at, int count) const {
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += CHUNK) {
@@ -94,8 +94,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Adds the staged edges to the rows of this warp, and to the balance of the degrees whose last row is among them. `harmonics`
-    // are those of the first edge. Bits of `leavable` mark edges that are ever left out, of `joined` together with the one before.
+    // Adds the staged edges to the sums of this warp, and to the balance of degrees whose last row belongs to this warp. Bit k of
+    // `leavable` is set if any sum leaves out edge k, and bit k of `joined` if edges k - 1 and k are left out together.
     template <int warp, bool any_joined>
     __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
                               Sums& sums) const {
@@ -105,7 +105,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         for (int l = lowest; l < beyond && !second; l++) {
             sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
         }
-        // Parallel edges are rare, and NVRTC takes a third of its time for them if they are unrolled.
+        // Parallel edges are rare, and unrolling this loop for them takes a third of NVRTC's compile time.
 #pragma unroll(any_joined ? 1 : AT_ONCE)
         for (int k = 0; k < count; k++) {
             const T *const s = harmonics + k * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
@@ -162,7 +162,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Adds the staged edges to the state.
+    // Adds the staged edges to the state of the node.
     __device__ void add_chunk(I first, int at, int count, Sums& sums) const {
         const T* const harmonics = rows + at * HARMONICS<S>;
         const int where = channels.lane < count ? place[at + channels.lane] : 0;
@@ -181,7 +181,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         });
     }
 
-    // Whether left-out terms may be subtracted (see Balance) for all degrees of this warp.
+    // Returns whether left-out terms may be subtracted (see Balance) for all degrees of this warp.
     __device__ bool is_balanced(Sums& sums) const {
         bool all = true;
         for_warp(channels.warp, [&](auto warp) {
@@ -199,17 +199,17 @@ template <class T, class I, int order, int S> struct OutEdges {
         return all;
     }
 
-    // Loops over the in-edges. Computes the state of the node, without weights, and returns whether it may be used; with `direct`,
-    // sums for the out-edges pair by pair instead.
+    // Computes the state of the node by a loop over its in-edges, and returns whether the state may be used. With `direct`,
+    // stores sums over pairs of edges instead.
     __device__ bool gather(bool direct) const {
         Sums sums;
-        I first = node.in_begin, edge = I(0);  // the lane's edge of the batch
+        I first = node.in_begin, edge = I(0);  // this lane's edge of the current batch
 #pragma unroll 1
         do {
             const int count = int(min(I(EDGES), node.in_end() - first));
-            const int at = int((first - node.in_begin) % BATCH);  // among the edges whose harmonics are staged
+            const int at = int((first - node.in_begin) % BATCH);  // index of position `first` in its batch
             if (at == 0 && count > 0) {
-                // Chains of loads, each of which waits for the one before: not for every stage.
+                // These loads depend on each other and are slow, so they are done once per batch instead of once per stage.
                 const int batch = int(min(I(BATCH), node.in_end() - first)), lane = min(channels.lane, batch - 1);
                 edge = graph.dst_edge_index[first + lane];
                 if (!direct) {
@@ -232,7 +232,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         return !direct && !any_of_block(!is_balanced(sums), votes);
     }
 
-    // Adds sign times the term of the pair of out-edge e and the in-edge at a position.
+    // Adds sign times the term of out-edge `edge` and of the in-edge at `position` in dst_edge_index.
     template <class F, class Fdot>
     __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W], const F& feature,
                              const Fdot& feature_dot, T (&value)[W], Pull<T, second>& pull) const {
@@ -275,7 +275,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // The sums over all in-edges of the node, from the state, for the out-edges starting at `first`, staged at k and following.
+    // Computes the sums over all in-edges from the state, for GROUP out-edges whose harmonics are staged at k, k + 1, ...
     __device__ void sum_state(int k, T (&value)[GROUP][W]) const {
         const T* const s = rows + k * HARMONICS<S>;
         const T* const z = state + channels.lane * W;
@@ -314,14 +314,14 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Subtracts left-out edges from the sums of `count` out-edges starting at `first`, staged at k and following. With
-    // b_m = sum_l P_l projected[m,l], a term is x[c] sum_m b_m up[m,c]; for DIRECTIONS, these are derivatives with respect to the
-    // cosine, and each lane gets the cotangent of the direction of its edge. P, then b, overwrite the harmonics.
+    // Subtracts left-out in-edges from the sums of `count` out-edges starting at `first`, which are staged at k, k + 1, ... A
+    // term is x[c] sum_m b_m up[m,c] with b_m = sum_l P_l projected[m,l]. For DIRECTIONS, P_l is differentiated with respect to
+    // the cosine, and each lane adds the cotangent of its edge's direction to `grad`. P_l and b_m overwrite the harmonics.
     __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W], Vec<T>& grad) const {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
         T* const here = rows + k * HARMONICS<S>;
-        unsigned left = __ballot_sync(FULL, lefts > 0);  // bits of the edges that leave out another one, in this round
+        unsigned left = __ballot_sync(FULL, lefts > 0);  // bit i: in this round, edge i leaves out an in-edge
 #pragma unroll 1
         for (int round = 0; left != 0; left = __ballot_sync(FULL, ++round < lefts)) {
             const I f = round < lefts ? graph.dst_edge_index[graph.left_start[e] + round] : e;
@@ -361,7 +361,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // The part of subtract_left_out for the edges starting at `part`: each lane has one b_m.
+    // Implements subtract_left_out for `count` edges, starting with number `part`; each lane computes one b_m at a time.
     template <int count>
     __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
         const int own = channels.lane / DEGREES, column = channels.lane % DEGREES;
@@ -413,7 +413,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Stages grad_out of `count` out-edges starting at `first` at k and following.
+    // Stages grad_out of `count` out-edges starting at `first` in rows k, k + 1, ... of `features`.
     __device__ void stage_gradients(I first, int k, int count) const {
 #pragma unroll
         for (int i = 0; i < GROUP; i++) {
@@ -424,7 +424,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         __syncwarp();
     }
 
-    // The cotangents of harmonics, and of directions as far as they are not from the state, which pull_harmonics adds.
+    // Computes cotangents of harmonics for pull_harmonics, and stores the cotangents of directions from left-out edges.
     __device__ void pull_state(I first, int k, int count) const {
         Vec<T> grad = {T(0), T(0), T(0)};
         stage_gradients(first, k, count);
@@ -443,7 +443,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         __syncwarp();
     }
 
-    // All results of `count` out-edges starting at `first`, staged at k and following, from the state.
+    // Computes all results of `count` out-edges starting at `first`, which are staged at k, k + 1, ..., from the state.
     __device__ void serve(I first, int k, int count) const {
         if (valued()) {
             T value[GROUP][W] = {};
@@ -502,7 +502,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Adds the terms of the staged edges to the out-edges.
+    // Adds the staged in-edges to the results of all out-edges, pair by pair.
     __device__ void serve_pairs(I first, int count) const {
 #pragma unroll 1
         for (I e = node.out_begin + channels.warp; e < node.out_end(); e += WARPS) {
@@ -524,9 +524,9 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 };
 
-// One block for each node and tile of channels. VALUES: out = the sum. DIRECTIONS: grad_unit (tiles, num_edges, 3) = the
-// cotangents of the out-edges' directions, from grad_out. SECOND: out = the sum's derivative along the cotangents of gradients;
-// grad_unit, grad_unit_dot = the cotangents of directions and of their derivatives.
+// One block per node and tile of channels. VALUES: out = the sum. DIRECTIONS: grad_unit (tiles, num_edges, 3) = the cotangents of
+// the out-edges' directions, given grad_out. SECOND: out = the derivative of the sum along the cotangents of gradients; grad_unit
+// and grad_unit_dot = the cotangents of directions and of their derivatives.
 template <class T, class I, int order, int S>
 __global__ void __launch_bounds__(THREADS, OUT_BLOCKS<T, order, S>)
 dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
@@ -561,7 +561,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         state,     features,
         rows,      {totals, largest, group},
         place,     votes};
-    // A node with few in-edges is summed pair by pair: its state would be as large as the terms of its sum.
+    // If a node has few in-edges, sum over pairs instead, because the state would be as large as the terms of the sum.
     bool direct = node.num_in <= num_spherical;
     if (!direct) {
         direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(), votes) || !sum.gather(false);

@@ -1,13 +1,13 @@
-// Pairs of edges, and the cotangents of directions.
+// Terms of pairs of edges, and cotangents of directions.
 #pragma once
 #include "dimenet_triplets.cuh"
 
-// The part of one lane in a pair of edges, where s = sum_l Y_l feature[l] for channel c: s in first order, its derivative along the
-// cotangents in second, and the derivatives of these with respect to the cosine and to the cosine's derivative.
+// Term of a pair of edges for one channel: `value` is sum_l P_l(cosine) feature[l] or, for second derivatives, its directional
+// derivative. by_cosine and by_cosine_dot are derivatives of `value` with respect to the cosine and the cosine's derivative.
 template <class T, bool second> struct Pair {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
-    // Degree l, whose value changes with the cosine from l = 1 on.
+    // Adds the term of degree l. P_0 is constant, so degree 0 has no derivatives.
     __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature, T feature_dot) {
         value += legendre.p * (second ? feature_dot : feature);
         if (l == 0) {
@@ -24,7 +24,7 @@ template <class T, bool second> struct Pair {
     }
 };
 
-// Unit vector of an edge, and its derivative, which is zero if not given.
+// Unit vector of an edge and its directional derivative, which is zero if not given.
 template <class T, bool second> struct Direction {
     Vec<T> unit, unit_dot;
 
@@ -39,7 +39,7 @@ template <class T, bool second> struct Direction {
     }
 };
 
-// Cotangents of a unit vector and of its derivative.
+// Cotangents of a unit vector and of its directional derivative.
 template <class T, bool second> struct Pull {
     Vec<T> grad_unit = {T(0), T(0), T(0)}, grad_unit_dot = {T(0), T(0), T(0)};
 
@@ -50,7 +50,8 @@ template <class T, bool second> struct Pull {
             add_scaled(grad_unit_dot, grad_cosine_dot, other.unit);
         }
     }
-    // A warp's part of sum_r (coef_dot_r s_r(u) + coef_r s_r'(u) u_dot); in first order, of sum_r coef_r s_r.
+    // Adds a warp's part of the gradient of sum_r coef_r s_r(u); if `second`, of sum_r (coef_dot_r s_r(u) + coef_r s_r'(u)
+    // u_dot).
     template <int S, int warp>
     __device__ void add_harmonics(int degrees, const Direction<T, second>& edge, const T* coef, const T* coef_dot) {
         if (second) {
@@ -61,7 +62,7 @@ template <class T, bool second> struct Pull {
             add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef, grad_unit);
         }
     }
-    // Stores (if `fresh`) or adds the sum over the lanes.
+    // Stores the sum over the lanes if `fresh`, otherwise adds it.
     __device__ void store(T* grad_unit_to, T* grad_unit_dot_to, long long e, bool fresh) const {
         store_component(grad_unit, grad_unit_to, e, fresh);
         if (second) {
@@ -80,9 +81,9 @@ template <class T, bool second> struct Pull {
     }
 };
 
-// By one warp: the cotangents of the harmonics of `count` edges, which replace these at `coef`. They are sums over channels of the
-// state times the numbers at from(row) + i * stride for edge number i, and zero for row 0, which is constant. Derivatives of these
-// numbers are at a distance of `from_dot`, unless this is zero; those of the state count if `state_dot`.
+// Overwrites the harmonics of `count` edges at `coef` with their cotangents, in one warp. The cotangent of a row is the sum over
+// channels of the state times the numbers at from(row) + i * stride for edge i, and zero for row 0, which is constant. The
+// numbers' derivatives follow at offset from_dot, unless from_dot is 0. `state_dot`: whether the state has derivatives.
 template <class T, bool second, int S, int count, class From>
 __device__ __forceinline__ void contract(const T* state, bool state_dot, const From& from, int stride, int from_dot, T* coef) {
     constexpr int QUAD = 16 / int(sizeof(T));
@@ -135,8 +136,8 @@ __device__ __forceinline__ void contract(const T* state, bool state_dot, const F
     }
 }
 
-// Adds the cotangents of the directions of `count` edges, which follow from the cotangents of their harmonics at `rows`. The edges
-// are as in stage_harmonics; those that used(k) says. All threads must call this; `sums` is in shared memory.
+// Converts the cotangents of harmonics at `rows` to cotangents of directions and adds them, for those of `count` edges (numbered
+// as in stage_harmonics) where used(k) is true. All threads of the block must call this; `sums` is in shared memory.
 template <class T, class I, bool second, int S, class Used>
 __device__ __forceinline__ void pull_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees,
                                                const T* rows, const Used& used, T* sums, T* grad_unit, T* grad_unit_dot) {

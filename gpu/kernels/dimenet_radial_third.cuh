@@ -1,11 +1,11 @@
-// Third derivatives of the radial basis: the basis and its first derivatives, of hyper-dual numbers.
+// Third derivatives of the radial basis, from first derivatives evaluated with hyper-dual numbers (see hyper_dual.cuh).
 #pragma once
 #include "dimenet_bessel.cuh"
 #include "hyper_dual.cuh"
 #include "sums.cuh"
 
-// One thread for each (edge, k), THREADS / num_radial edges in a block. Sums over a block's edges go to gg_freq_parts and
-// freq_parts (blocks, num_radial).
+// One thread per (edge, k), with THREADS / num_radial edges per block. gg_freq_parts and freq_parts (blocks, num_radial) hold the
+// sums over the edges of each block.
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4)
 dimenet_radial_third(const T* __restrict__ dist, const T* __restrict__ gg_dist, const T* __restrict__ ggg_dist,
@@ -23,7 +23,7 @@ dimenet_radial_third(const T* __restrict__ dist, const T* __restrict__ gg_dist, 
     const long long e = (long long)(blockIdx.x) * edges + local;
     const bool active = local < edges && e < num_edges;
     HyperDual<T> by_dist, by_freq;
-    if (active && dist[e] >= T(1)) {  // beyond the cutoff
+    if (active && dist[e] >= T(1)) {  // all results are zero beyond the cutoff
         if (out_grad_rbf != nullptr) {
             out_grad_rbf[e * num_radial + k] = T(0);
         }

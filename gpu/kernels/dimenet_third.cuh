@@ -1,19 +1,19 @@
-// Third derivatives of the sum over triplets: the sum and its first derivatives, of hyper-dual numbers, pair by pair.
+// Third derivatives of the sum over triplets, from first derivatives evaluated with hyper-dual numbers (see hyper_dual.cuh).
 //
-// With K_ln,c = norm of Y_l * sum_m W1[l,n,m] W2[c,m], an in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc =
-// x_c q_lc, and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of numbers with four parts are, of unit vectors
-// (edge, xyz, part), of K (l, n, part, c), of features (edge, l, part, c).
+// With K_ln,c = norm(Y_l) sum_m W1[l,n,m] W2[c,m], in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc = x_c q_lc,
+// and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of hyper-dual numbers, which have four parts: unit
+// vectors (edge, xyz, part), K (l, n, part, c), features (edge, l, part, c).
 //
-// Sums over pairs of edges are of M times the row of the other edge, with M = P_l and the three components of P_l' times its
-// direction: the first is the gradient of the own row, and the others times the own row that of the own direction.
+// In each pair, the other edge's row of features or gradients is multiplied by P_l and by P_l' times the other edge's direction.
+// The first sum is the gradient of the own row; the other three, times the own row, are the gradient of the own direction.
 #pragma once
 #include "dimenet_triplets.cuh"
 #include "hyper_dual.cuh"
 
-constexpr int PARTS = 4;  // of a hyper-dual number
-// Minimum number of resident blocks per multiprocessor, which limits the registers of a thread.
+constexpr int PARTS = 4;  // components of a hyper-dual number
+// Minimum number of resident blocks per multiprocessor, which limits the registers per thread.
 template <class T> constexpr int THIRD_BLOCKS = sizeof(T) == 4 ? 4 : 2;
-// Numbers of a pair in shared memory: P_l and P_l' times the other edge's direction, padded against bank conflicts.
+// Factors per pair in shared memory: P_l, and P_l' times the other edge's direction. The stride is padded against bank conflicts.
 constexpr int PAIR = 4 * PARTS, PAIR_STRIDE = PAIR + 4;
 
 template <class T> __device__ __forceinline__ HyperDual<T> load_parts(const T* from) {
@@ -22,7 +22,7 @@ template <class T> __device__ __forceinline__ HyperDual<T> load_parts(const T* f
     return {parts[0], parts[1], parts[2], parts[3]};
 }
 
-// Parts that are `stride` apart.
+// Loads a hyper-dual number whose parts are `stride` elements apart.
 template <class T> __device__ __forceinline__ HyperDual<T> gather_parts(const T* from, long long stride) {
     return {from[0], from[stride], from[2 * stride], from[3 * stride]};
 }
@@ -43,7 +43,7 @@ template <class T> struct Weights {
     int num_radial;
     int num_spherical;
 
-    // W1 of a row l R + n, with the norm of Y_l, and W2 of a channel.
+    // first: norm(Y_l) W1[l,n,m] for row l * num_radial + n; second: W2[c,m].
     __device__ HyperDual<T> first(int row, int m) const {
         return angular_norm(T(0), row / num_radial) * load_input(value, along_a, along_c, (long long)(row) * n_mid + m);
     }
@@ -60,7 +60,7 @@ template <class T> struct RadialPart {
     __device__ HyperDual<T> at(long long i) const { return load_input(value, along_a, along_c, i); }
 };
 
-// q_lc of an edge.
+// Returns q_lc of edge e.
 template <class T>
 __device__ HyperDual<T> project_third(const T* products, const RadialPart<T>& sbf_rad, long long e, int l, int c, int n_emb,
                                       int num_spherical, int num_radial) {
@@ -74,7 +74,7 @@ __device__ HyperDual<T> project_third(const T* products, const RadialPart<T>& sb
     return q;
 }
 
-// A vector divided by the power of two that `scale` multiplies with, its length's inverse, and its direction.
+// Direction of a vector, and the inverse length of scale * vector. The power of two `scale` prevents overflow and underflow.
 template <class T> struct UnitVector {
     HyperDual<T> unit[3], inverse;
     T scale;
@@ -109,7 +109,7 @@ dimenet_third_directions(const T* __restrict__ vec, const T* __restrict__ gg_vec
     }
 }
 
-// The gradients of vectors from those of directions, summed over `parts` in order.
+// Computes gradients of vectors from gradients of directions, adding `parts` arrays in order.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ vec, const T* __restrict__ gg_vec,
@@ -139,7 +139,7 @@ dimenet_third_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict_
     }
 }
 
-// K, one thread for each (l, n, c).
+// Computes K, with one thread per (l, n, c).
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_products(const Weights<T> weights, T* __restrict__ products) {
@@ -157,7 +157,7 @@ dimenet_third_products(const Weights<T> weights, T* __restrict__ products) {
     }
 }
 
-// Features, one thread for each (edge, l, c).
+// Computes the features, with one thread per (edge, l, c).
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_features(const T* __restrict__ products, const RadialPart<T> sbf_rad, const T* __restrict__ embedding,
@@ -172,7 +172,7 @@ dimenet_third_features(const T* __restrict__ products, const RadialPart<T> sbf_r
     }
 }
 
-// P_l of a pair's cosine, and P_l' times the direction of the other edge.
+// Stores P_l of a pair's cosine, and P_l' times the other edge's direction.
 template <class T> __device__ void store_pair(const HyperDual<T> (&own)[3], const T* other, int l, T* to) {
     HyperDual<T> direction[3], cosine, p = {T(1)}, d, below, d_below;
 #pragma unroll
@@ -196,11 +196,11 @@ template <class T> __device__ void store_pair(const HyperDual<T> (&own)[3], cons
     }
 }
 
-// Sum of a lane's products of numbers of pairs with a row of the other edge: compensated, as add_run.
+// A lane's sums of the factors of pairs times rows of the other edges, with compensated summation (see add_run).
 template <class T> struct ThirdSums {
     T run[PAIR] = {}, total[PAIR] = {};
 
-    // Of the first number alone, unless `all`.
+    // Adds the term of a pair to all sums if `all`, otherwise only to the sum with P_l.
     __device__ __forceinline__ void add(const T* pair, const HyperDual<T>& row, bool all) {
 #pragma unroll
         for (int i = 0; i < PAIR; i += PARTS) {
@@ -225,7 +225,7 @@ template <class T> struct ThirdSums {
     }
 };
 
-// A warp's own edge, and the edges on the other side of their node: in-edges by position in dst_edge_index.
+// A warp's own edge, and the range of edges on the other side of their common node (in-edges: positions in dst_edge_index).
 template <class I, bool to_in> struct Sides {
     I own, begin, end, position;
 
@@ -237,17 +237,17 @@ template <class I, bool to_in> struct Sides {
         end = offsets[node + 1];
     }
     __device__ I edge(const I* dst_edge_index, I other) const { return to_in ? other : dst_edge_index[other]; }
-    // Whether a pair is a triplet.
+    // Returns whether the warp's own edge and edge `other` form a triplet.
     __device__ bool admits(const I* left_start, const I* left_stop, I other) const {
         const I e = to_in ? other : own, f = to_in ? position : other;
         return f < left_start[e] || f >= left_stop[e];
     }
 };
 
-// One warp for each edge and tile of 32 channels, which sums over the edges on the other side of its node. `ends` are the nodes
-// of edges on this side. Out-edges (not `to_in`): out_grad_out = the sum. In-edges: with the gradients h of features,
-// out_gg_embedding and out_embedding = sum_l q h, grad_q = x h, in place of the features, and edge_alone = whether the edge is in
-// no triplet. Both: grad_unit (tiles, edge, xyz, part) = the gradients of directions.
+// One warp per edge and tile of 32 channels sums over the edges on the other side of the edge's node, ends[edge]. Out-edges (not
+// `to_in`): out_grad_out = the sum. In-edges, with the gradients h of features: out_gg_embedding and out_embedding = sum_l q h;
+// grad_q = x h, which overwrites the features; edge_alone = whether the edge is in no triplet. In either case, grad_unit (tiles,
+// edge, xyz, part) = the gradients of directions.
 template <class T, class I, bool to_in>
 __global__ void __launch_bounds__(THREADS, THIRD_BLOCKS<T>)
 dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ ends,
@@ -279,7 +279,7 @@ dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_
     for (int l = 0; l < num_spherical; l++) {
 #pragma unroll 1
         for (I first = sides.begin; first < sides.end; first += LANES) {
-            // Each lane computes the numbers of a pair.
+            // Each lane computes the factors of one pair.
             const I other = first + lane;
             const bool admitted = other < sides.end && sides.admits(left_start, left_stop, other);
             if (admitted) {
@@ -350,7 +350,7 @@ dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_
     }
 }
 
-// Gradients of sbf_rad, one warp for each (edge, l).
+// Computes gradients of sbf_rad, with one warp per (edge, l).
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restrict__ grad_q, const int* __restrict__ alone,
@@ -379,7 +379,7 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
     }
 }
 
-// The gradient of K, summed over the 256 edges of a chunk: parts (chunk, K), and last the number of edges in triplets.
+// Gradient of K, summed over the 256 edges of a chunk. A row of `parts` ends with the number of edges in triplets.
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4)
 dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict__ grad_q, const int* __restrict__ alone,
@@ -416,7 +416,7 @@ dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict
     }
 }
 
-// Gradients of W1 and W2 from that of K, zero if there is no triplet; one thread for each element.
+// Computes gradients of W1 and W2 from the gradient of K, with one thread per element. Both are zero if there is no triplet.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_weights_gradient(const Weights<T> weights, const T* __restrict__ grad_products, T* __restrict__ out_gg_weights,

@@ -1,44 +1,44 @@
-// Shared by the two sums over triplets k -> j -> i of DimeNet++. A block has one node j, its in-edges f = (k -> j) and its
-// out-edges e = (j -> i), and a tile of channels c, with CHANNELS in each lane.
+// Code shared by the two sums over triplets k -> j -> i of DimeNet++ (dimenet_in_edges.cuh and dimenet_out_edges.cuh). A block
+// processes a node j with its in-edges f = (k -> j) and out-edges e = (j -> i), for a tile of channels c.
 //
-// In-edge f has feature_f[l,c] = x_f[c] q_f[l,c], q_f[l,c] = sum_m projected_f[m,l] up[m,c], where projected_f[m,l] =
-// norm of Y_l * sum_n sbf_rad_f[l,n] W1[l,n,m] comes from dimenet_project (padded by zeros to DEGREES) and up is W2 transposed.
-// Names ending in _dot are derivatives along the cotangents of gradients: feature_dot = x_dot q + x q_dot, q_dot =
-// projected_dot up + projected up_dot. Without unit_dot, terms with derivatives of directions are left out, because multiplying by
-// zero would spread a NaN.
+// In-edge f has the features feature_f[l,c] = x_f[c] q_f[l,c], where x_f is its embedding and q_f[l,c] = sum_m projected_f[m,l]
+// up[m,c]. dimenet_project computes projected_f[m,l] = norm(Y_l) sum_n sbf_rad_f[l,n] W1[l,n,m], padded with zeros to DEGREES
+// degrees; `up` is W2 transposed, in tiles (n_mid rounded up to a multiple of DEGREES, PAD channels), also padded.
+// For second derivatives, names ending in _dot denote derivatives along the cotangents of gradients. If unit_dot is null, terms
+// with derivatives of directions are skipped, because a product of zero and a NaN is NaN.
 //
-// By the addition theorem a node's sum over all edges has a form linear in edges, from which the terms of left-out edges are
-// subtracted. That is accurate unless they are most of the sum or not finite: see Balance.
+// By the addition theorem, a node's sum over all pairs of edges takes two steps whose cost is linear in the number of edges.
+// First, the state of the node, state[r,c] = weight_r sum_f s_r(u_f) feature_f[l,c], is summed over its in-edges for the rows r
+// of harmonics. Out-edge e then gets sum_r s_r(u_e) state[r,c] minus its left-out terms. The subtraction is accurate unless
+// left-out terms dominate the sum or are not finite (see Balance). Sums over out-edges use grad_out instead of features.
 //
-// S is the number of degrees that the code is unrolled for: num_spherical itself, or DEGREES for any num_spherical up to it. In the
-// latter case the linear form has zeros for degrees >= num_spherical, and sums over pairs end there.
-//
-// up consists of tiles (n_mid rounded up to DEGREES, PAD channels), padded by zeros.
+// S is the number of degrees for which loops are unrolled: num_spherical, or DEGREES for any num_spherical <= DEGREES. If S >
+// num_spherical, the state has zeros for the remaining degrees, and sums over pairs stop at num_spherical.
 #pragma once
 #include "constants.cuh"
 #include "dimenet_harmonics.cuh"
 
 constexpr int LANES = 32, WARPS = THREADS / LANES;
-constexpr int CHUNK = 256;  // most terms of a sum over channels or edges that a thread makes at once
-constexpr int RUN = 16;     // longest sum over edges in one accumulator
+constexpr int CHUNK = 256;  // maximum number of channels or edges in a partial sum of a thread
+constexpr int RUN = 16;     // maximum number of edges added to one accumulator
 constexpr unsigned FULL = 0xffffffffu;
 
 template <bool second> constexpr int ORDERS = second ? 2 : 1;
-// Number of channels of a lane, and of a tile.
+// Numbers of channels per lane (CHANNELS) and per tile (TILE).
 template <class T, bool second> constexpr int CHANNELS = sizeof(T) * ORDERS<second> == 4 ? 2 : 1;
 template <class T, bool second> constexpr int TILE = LANES * CHANNELS<T, second>;
-// Distance of the rows of a tile in shared memory, such that reads of 16 bytes along rows or columns have no bank conflicts.
+// Row stride of a tile in shared memory, padded so that 16-byte reads along rows or columns have no bank conflicts.
 template <class T, bool second> constexpr int STRIDE = TILE<T, second> + 16 / int(sizeof(T));
-// Distance of the harmonics of two edges, chosen likewise.
+// Stride between the harmonics of two edges, padded for the same reason.
 template <int S> constexpr int HARMONICS = S * S / 8 * 8 + 4;
-// Number of edges with features, and with harmonics, in shared memory at a time, such that all stays below 48 KB.
+// Numbers of edges whose features (STAGED) and harmonics (HARMONIC) fit into 48 KB of shared memory at a time.
 template <class T, bool second, int S>
 constexpr int STAGED = second ? (sizeof(T) == 8 ? 2 : 8) : (S == DEGREES ? 4 : 8);
 template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 8 ? 4 : 16) : 128 / int(sizeof(T));
-// Minimum number of resident blocks per multiprocessor, which limits the registers of a thread.
+// Minimum number of resident blocks per multiprocessor, which limits the registers per thread.
 template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 4) : 2;
 
-// The rows of harmonics that a warp sums: the same number for each warp, a multiple of four, and the rest for the last.
+// Rows of harmonics that a warp sums: STEP rows (a multiple of four) per warp, and the remaining rows for the last warp.
 template <int S> struct Rows {
     static constexpr int COUNT = S * S, STEP = COUNT / (4 * WARPS) * 4, MOST = COUNT - (WARPS - 1) * STEP;
 
@@ -46,7 +46,7 @@ template <int S> struct Rows {
     __device__ static constexpr int end(int warp) { return warp == WARPS - 1 ? COUNT : (warp + 1) * STEP; }
 };
 
-// Degree of a row of harmonics, at compile time.
+// Returns the degree of a row of harmonics, at compile time.
 __device__ constexpr int row_degree(int row) {
     int l = 0;
     while ((l + 1) * (l + 1) <= row) {
@@ -55,7 +55,7 @@ __device__ constexpr int row_degree(int row) {
     return l;
 }
 
-// The same at run time, for rows below S * S.
+// Returns the degree of a row of harmonics below S * S, at run time.
 template <int S> __device__ int find_degree(int row) {
     int degree = 0;
 #pragma unroll
@@ -69,7 +69,7 @@ template <int N> struct Constant {
     static constexpr int value = N;
 };
 
-// Calls f with the number of the warp as a compile-time constant.
+// Calls f with the warp index as a compile-time constant.
 template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f) {
     static_assert(WARPS == 4, "one call for each warp");
     if (warp == 0) {
@@ -83,7 +83,7 @@ template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f
     }
 }
 
-// Copies `count` numbers from an address that is a multiple of 16 bytes, 16 bytes at a time and the rest one by one.
+// Copies `count` numbers from a 16-byte-aligned address, 16 bytes at a time; the remaining numbers are copied one by one.
 template <int count> __device__ __forceinline__ void load(const float* from, float* to) {
 #pragma unroll
     for (int i = 0; i + 4 <= count; i += 4) {
@@ -111,7 +111,7 @@ template <int count> __device__ __forceinline__ void load(const double* from, do
     }
 }
 
-// Loads `size` numbers starting at i, or the rest of `count`. i must be a multiple of size, and constant in an unrolled loop.
+// Loads numbers i, ..., i + size - 1 if they are below `count`. i must be a multiple of size, and a constant after unrolling.
 template <int count, int size, class T> __device__ __forceinline__ void load_held(const T* from, int i, T (&to)[size]) {
     constexpr int last = count % size == 0 ? size : count % size;
     if (i + size <= count) {
@@ -121,7 +121,7 @@ template <int count, int size, class T> __device__ __forceinline__ void load_hel
     }
 }
 
-// The channels of a lane in a row of a tile: two float32 at once.
+// Loads a lane's channels from a row of a tile, two float32 channels with one instruction.
 template <class T> __device__ __forceinline__ void load_channels(const T* from, T (&to)[1]) { to[0] = *from; }
 __device__ __forceinline__ void load_channels(const float* from, float (&to)[2]) {
     const float2 pair = *reinterpret_cast<const float2*>(from);
@@ -134,8 +134,8 @@ __device__ __forceinline__ void store_channels(float* to, const float (&from)[2]
 }
 
 template <class I> struct Node {
-    I in_begin, out_begin;  // a position in dst_edge_index, and an edge
-    int num_in, num_out;    // 32 bits each: registers are scarce
+    I in_begin, out_begin;  // first in-edge, as a position in dst_edge_index; first out-edge
+    int num_in, num_out;    // 32-bit numbers save registers
 
     __device__ Node(const I* src_offsets, const I* dst_offsets, I node)
         : in_begin(dst_offsets[node]),
@@ -147,7 +147,7 @@ template <class I> struct Node {
     __device__ I out_end() const { return out_begin + num_out; }
 };
 
-// The W channels of a lane starting at `first`. Channels beyond the last one read as zero.
+// The W channels of a lane, starting at `first`. Channels beyond the last one are read as zero.
 template <int W> struct Channels {
     int lane, warp, first, num_channels;
 
@@ -158,14 +158,14 @@ template <int W> struct Channels {
           num_channels(n_emb) {}
 
     __device__ bool inside(int w) const { return first + w < num_channels; }
-    // to[w] = channel `first + w` of row i of an array (rows, num_channels); 0 beyond the last channel.
+    // Loads channels first, ..., first + W - 1 of row i of `array` (rows, num_channels).
     template <class T> __device__ void read(const T* array, long long i, T (&to)[W]) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
             to[w] = inside(w) ? array[i * num_channels + first + w] : T(0);
         }
     }
-    // Stores values[w] in channel `first + w` of row i if `fresh`, else adds it.
+    // Stores values[w] in channel `first + w` of row i if `fresh`, otherwise adds it.
     template <class T> __device__ void write(T* array, long long i, const T (&values)[W], bool fresh) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
@@ -181,18 +181,18 @@ template <class T> struct EdgeInputs {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
     int n_emb, n_mid, num_spherical;
 
-    // Offset of a channel's numbers in up, which are PAD apart.
+    // Returns the offset of a channel in the first row of `up`; rows are PAD elements apart.
     __device__ long long up_at(int channel) const {
         return (long long)(channel / PAD) * ((n_mid + DEGREES - 1) / DEGREES * DEGREES * PAD) + channel % PAD;
     }
 };
 
-// q_f of E edges f, and its derivative.
+// q_f[l,c] of E edges f for the channels of a lane, and the derivatives of q_f.
 template <class T, bool second, int S, int E> struct Projection {
     static constexpr int W = CHANNELS<T, second>;
     T q[E][S][W] = {}, q_dot[E][S][W] = {};
 
-    // Adds to q and q_dot the sum over the rows begin .. end - 1 of `up`.
+    // Adds the terms of rows begin, ..., end - 1 of `up` to q and q_dot.
     template <class I>
     __device__ void add(const EdgeInputs<T>& inputs, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
         const T* row[E];
@@ -233,7 +233,7 @@ template <class T, bool second, int S, int E> struct Projection {
             }
             up += PAD;
         }
-        if (!channels.inside(W - 1)) {  // The terms beyond the last channel are zero, but for NaN.
+        if (!channels.inside(W - 1)) {  // Sums of padding channels are NaN instead of zero if `projected` is not finite.
 #pragma unroll
             for (int k = 0; k < E; k++) {
 #pragma unroll
@@ -249,7 +249,7 @@ template <class T, bool second, int S, int E> struct Projection {
     }
 };
 
-// The embeddings x_f[c] of E edges f and their q_f[l, c] (see Projection) for the channels c of a lane, and their derivatives.
+// Embeddings x_f[c] and projections q_f[l,c] of E edges f for the channels of a lane, with their derivatives.
 template <class T, bool second, int S, int E> struct EdgeChannels {
     static constexpr int W = CHANNELS<T, second>;
     T x[E][W], x_dot[E][W] = {};
@@ -292,16 +292,16 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
-// Decides whether left-out terms may be subtracted from the sum over all terms: no group of terms that is left out together may
-// exceed 3/4 of the sum of sizes (docs/design.md gives the reason), and all must be finite. Stores for each sum the total, the
-// largest group, and the group of the last term.
+// Decides whether left-out terms may be subtracted from the sum over all terms. All terms must be finite, and no group of terms
+// that are left out together may exceed 3/4 of the total (see docs/design.md), measured by bounds on absolute values. The arrays
+// hold the total, the largest group and the last term's group of each sum.
 template <class T> struct Balance {
     T *total, *largest, *group;
 
     __device__ static bool is_balanced(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
-// The sums of Balance for a lane's channels, while terms are added.
+// Sums of Balance for a lane's channels, in registers while terms are added.
 template <class T, int W> struct BalanceSums {
     T total[W] = {}, largest[W] = {}, group[W] = {};
 
@@ -313,12 +313,12 @@ template <class T, int W> struct BalanceSums {
             load_channels(balance.group + i, group);
         }
     }
-    // join: the term is left out together with the one before it; any_joined: whether `join` can be true.
+    // Adds a term. With any_joined and `join`, the term is left out together with the previous term.
     template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool join) {
         total[w] += size;
         group[w] = any_joined && join ? group[w] + size : size;
     }
-    // The last term is left out of some sum.
+    // Updates the largest group. Call this after adding a term that some sum leaves out.
     __device__ __forceinline__ void leave() {
 #pragma unroll
         for (int w = 0; w < W; w++) {
@@ -340,15 +340,15 @@ template <class T, int W> struct BalanceSums {
     }
 };
 
-// Adds the sum of a run of terms to the total, and keeps the rounding error of the addition in `run`, where the next run begins
-// (Kahan summation), so that the error of many runs is little more than that of one.
+// Adds a run of terms to the total, and stores the rounding error of this addition in `run`, to which the next run is added
+// (Kahan summation). The error of many runs therefore barely exceeds the error of one run.
 template <class T> __device__ __forceinline__ void add_run(T& run, T& total, bool first) {
     const T before = first ? T(0) : total, after = before + run;
     run -= after - before;
     total = after;
 }
 
-// Sum over the lanes of a warp, as a binary tree; every lane gets it.
+// Returns the sum over the lanes of a warp to every lane, added as a binary tree.
 template <class T> __device__ T warp_sum(T value) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) {
@@ -357,7 +357,7 @@ template <class T> __device__ T warp_sum(T value) {
     return value;
 }
 
-// The sum over the lanes of a warp of values[lane % count], which is overwritten; `count` is a power of two.
+// Returns to each lane i the sum of values[i % count] over all lanes. Overwrites `values`; `count` must be a power of two.
 template <class T, int count> __device__ T sum_for_lane(T (&values)[count]) {
 #pragma unroll
     for (int step = count / 2; step > 0; step /= 2) {
@@ -388,19 +388,19 @@ template <class T> __device__ void store_sum(T* vectors, long long e, const Vec<
     at[2] = fresh ? v.z : at[2] + v.z;
 }
 
-// The in-edges of a node, and the edges that each edge leaves out: see trigraph.EdgeGraph.
+// In-edges of all nodes, and the in-edges that the sum of each out-edge leaves out (see trigraph.EdgeGraph).
 template <class I> struct Graph {
     const I *dst_edge_index, *left_start, *left_stop;
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
-    // 0 if an in-edge is never left out, 1 if it is, 2 if together with the one before; whoever leaves it out leaves out the same.
+    // Returns 0 if no sum leaves out in-edge f, 1 if f is the first in a group of edges that are left out together, else 2.
     __device__ int place(I position, I f) const {
         const I back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;
     }
 };
 
-// Whether `mine` holds in any thread of the block. Another barrier is needed before `votes` is used again.
+// Returns whether `mine` is true in any thread of the block. Synchronize the block before using `votes` again.
 __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     const int any = __any_sync(FULL, mine);
     if (threadIdx.x % LANES == 0) {
@@ -415,8 +415,8 @@ __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     return all != 0;
 }
 
-// Whether the directions of edges (and their derivatives, if given) are finite. The edges are index[begin], ..., index[end - 1],
-// or begin, ..., end - 1 if there is no index.
+// Returns whether the directions of the edges, and their derivatives if given, are finite. The edges are index[begin], ...,
+// index[end - 1], or begin, ..., end - 1 if `index` is null.
 template <class T, class I, bool second>
 __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I begin, I end, int* votes) {
     bool sound = true;
@@ -429,8 +429,9 @@ __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I b
     return !any_of_block(!sound, votes);
 }
 
-// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart, times their weights if `weighed`. The edges are index[first], ..., or
-// first, ... if there is no index. Each lane has one edge, and warps share the orders. Lanes beyond `count` repeat the last edge.
+// Computes the harmonics of `count` edges and, if unit_dot is given, their derivatives; rows of two edges are HARMONICS apart,
+// and multiplied by weights if `weighed`. The edges are index[first], ..., or first, ... if `index` is null. Each lane handles
+// one edge, the warps divide the orders, and lanes beyond `count` repeat the last edge.
 template <class T, class I, bool second, int S, bool weighed>
 __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
     const int k = threadIdx.x % LANES;
@@ -450,12 +451,12 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
     }
 }
 
-// The rows of a warp of a node's state, summed over edges.
+// A warp's rows of a node's state, summed over edges in registers.
 template <class T, bool second, int S> struct StateRows {
     static constexpr int W = CHANNELS<T, second>, MOST = Rows<S>::MOST;
     T sum[MOST][W] = {}, sum_dot[MOST][W] = {};
 
-    // Adds the current run to the state.
+    // Adds the current run of edges to the state in shared memory.
     template <int warp> __device__ void flush(int lane, T* state, T* state_dot, bool first) {
 #pragma unroll
         for (int row = Rows<S>::begin(warp); row < Rows<S>::end(warp); row++) {
@@ -481,8 +482,8 @@ template <class T, bool second, int S> struct StateRows {
     }
 };
 
-// A power of two, 1 / 2^n with 2^n about the largest component of v, so that squares of scaled components neither overflow nor
-// vanish. Subnormal numbers are treated as the smallest normal one, whose inverse is finite.
+// Returns a power of two 1 / 2^n, with 2^n close to the largest component of v, so that squares of scaled components neither
+// overflow nor all underflow. Subnormal vectors get the power for the smallest normal number, whose inverse is finite.
 template <class T> __device__ T factor_of(const Vec<T>& v) {
     int n;
     frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);
@@ -491,7 +492,7 @@ template <class T> __device__ T factor_of(const Vec<T>& v) {
 
 template <class T> __device__ Vec<T> times(T factor, const Vec<T>& v) { return {factor * v.x, factor * v.y, factor * v.z}; }
 
-// Norms of Y_l: sqrt((2l+1) / 4pi), by Newton's method.
+// Norms sqrt((2l+1) / (4 pi)) of Y_l, computed by Newton's method at compile time.
 template <class T> struct AngularNorms {
     T degree[DEGREES];
 
