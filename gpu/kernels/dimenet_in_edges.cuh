@@ -1,6 +1,6 @@
 // Sums over the out-edges of a node for each of its in-edges f = (k -> j): the gradients of f from the sum over triplets.
 //
-// All these gradients follow from h_f[l,c] = sum over e of P_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum
+// All gradients of f follow from h_f[l,c] = sum over e of P_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum
 // skips the out-edges e whose forward sum leaves out f; by symmetry, f leaves out the same edges (trigraph.EdgeGraph).
 #pragma once
 #include "dimenet_first_weights.cuh"
@@ -9,7 +9,7 @@
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit and unit_dot have one array per tile
     T *parts, *totals;  // gradient of W2 (blocks, n_mid, n_emb): current run, previous runs
-    int* alone;         // whether each edge is in no triplet
+    int* alone;         // 1 for edges in no triplet, otherwise 0
 };
 
 // Current node and tile of channels of a block, its arguments, and its arrays in shared memory.
@@ -30,7 +30,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     int tile;
     long long num_edges;
     T* state;     // state of the node (row of harmonics, channel), followed by its derivative
-    T* features;  // features of the staged edges (edge, degree, channel), followed by their derivatives
+    T* features;  // features of the staged edges, later cotangents of q (edge, degree, channel), followed by derivatives
     T* rows;      // harmonics of the staged edges and their derivatives, later overwritten by cotangents of harmonics
     int *votes, *linear;  // linear: whether the gradients of a staged edge use the state
     I* staged;            // numbers of the staged edges, or -1 for edges in no triplet

@@ -2,7 +2,7 @@
 #pragma once
 #include "dimenet_pull.cuh"
 
-// Values of the template argument `order`, which selects the results to compute.
+// Values of `order`, which selects the results to compute.
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 
 // Minimum number of resident blocks per multiprocessor, which limits the registers per thread.
