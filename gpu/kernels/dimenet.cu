@@ -51,7 +51,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     if (active) {
         const T x = dist[e], x_dot = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
         const T freq_dot = second && gg_freq != nullptr ? gg_freq[k] : T(0);
-        const bool beyond = x >= T(1);  // zero must be selected beyond the cutoff: a product with zero would keep a NaN
+        const bool beyond = x >= T(1);  // select zero beyond the cutoff, because zero times NaN is NaN
         const Jet<T> env = envelope(x, envelope_exponent);
         const Jet<T> sine = product(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {

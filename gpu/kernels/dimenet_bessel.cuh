@@ -54,7 +54,7 @@ template <class T> __device__ void spherical_bessel(int l, T y, T inverse, T& he
     }
 }
 
-// N_lk j_l(z_lk x) with the k-th zero z_lk of j_l. Derivatives from the second on follow from the Bessel differential equation.
+// N_lk j_l(z_lk x) with the k-th zero z_lk of j_l. The second and third derivatives follow from the Bessel equation.
 template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x, T* third = nullptr) {
     const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x, inverse = T(1) / y;
     T here, above;

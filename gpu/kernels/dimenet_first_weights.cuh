@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(THREADS)
 dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
                       const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
                       long long num_edges, int n_mid, int num_spherical, int num_radial) {
-    constexpr int count = MIDS<T>, size = RADIALS * count, run = 4;  // run: terms of each partial sum
+    constexpr int count = MIDS<T>, size = RADIALS * count, run = 4;  // run: number of terms per partial sum
     __shared__ T totals[GROUPS * DEGREES * size];
     const int l = int(threadIdx.x) % DEGREES, group = int(threadIdx.x) / DEGREES;
     const int tiles = (n_mid + count - 1) / count, n0 = int(blockIdx.y) / tiles * RADIALS, m0 = int(blockIdx.y) % tiles * count;

@@ -8,7 +8,7 @@
 
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit and unit_dot have one array per tile
-    T *parts, *totals;  // gradient of W2 (blocks, n_mid, n_emb): current run, previous runs
+    T *parts, *totals;  // partial gradients of W2 (blocks, n_mid, n_emb): current run, previous runs
     int* alone;         // 1 for edges in no triplet, otherwise 0
 };
 
@@ -18,7 +18,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp processes at once
     static constexpr int MIDS = 2;                             // rows m of the gradient of W2 that a warp computes at once
-    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in a 16-byte read
+    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers per 16-byte read
     // Numbers of edges (AT_ONCE) and of harmonics per edge (HELD) that fit into a thread's registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
@@ -35,7 +35,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     int *votes, *linear;  // linear: whether the gradients of a staged edge use the state
     I* staged;            // numbers of the staged edges, or -1 for edges in no triplet
 
-    // For the channels of a lane: sums of |grad_out|, and of bounds on the derivatives of terms (see Balance).
+    // Sums of |grad_out| and, in total_dot, of bounds on the derivatives of terms, for the channels of a lane (see Balance).
     struct Sizes {
         T total[W] = {}, total_dot[W] = {};
     };
@@ -80,7 +80,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Computes the state of the node and the sizes of its sums.
+    // Computes the state of the node, and the sums in `sizes`.
     __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
 #pragma unroll 1
@@ -483,7 +483,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int i = 0; i < SERVED; i++) {
                     f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
                 }
-                // Prefetch in lane i the range of out-edges that leave out edge i.
+                // Lane i prefetches the range of out-edges that leave out edge i.
                 const I own = __shfl_sync(FULL, edge, at + min(k + channels.lane % SERVED, count - 1));
                 const I own_start = graph.left_start[own], own_stop = graph.left_stop[own];
                 const Carries carries(inputs, f, channels);

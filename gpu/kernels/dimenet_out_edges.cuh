@@ -13,7 +13,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
-    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a 16-byte read
+    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers per 16-byte read
     static constexpr int GROUP = BATCH / WARPS;       // out-edges that a warp processes at once
     // Numbers of edges (AT_ONCE) and of harmonics per edge (HELD) that fit into a thread's registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
@@ -321,7 +321,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
         T* const here = rows + k * HARMONICS<S>;
-        unsigned left = __ballot_sync(FULL, lefts > 0);  // bit i: in this round, edge i leaves out an in-edge
+        unsigned left = __ballot_sync(FULL, lefts > 0);  // bit i is set if edge i leaves out an in-edge in this round
 #pragma unroll 1
         for (int round = 0; left != 0; left = __ballot_sync(FULL, ++round < lefts)) {
             const I f = round < lefts ? graph.dst_edge_index[graph.left_start[e] + round] : e;

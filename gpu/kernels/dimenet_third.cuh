@@ -4,8 +4,8 @@
 // and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of hyper-dual numbers, which have four parts: unit
 // vectors (edge, xyz, part), K (l, n, part, c), features (edge, l, part, c).
 //
-// In each pair, the other edge's row of features or gradients is multiplied by P_l and by P_l' times the other edge's direction.
-// The first sum is the gradient of the own row; the other three, times the own row, are the gradient of the own direction.
+// A warp multiplies the other edges' rows of features or gradients by P_l and by P_l' times those edges' directions. The first
+// sum is the gradient of the row of the warp's edge; the other three, times this row, are the gradient of the edge's direction.
 #pragma once
 #include "dimenet_triplets.cuh"
 #include "hyper_dual.cuh"
@@ -244,7 +244,7 @@ template <class I, bool to_in> struct Sides {
     }
 };
 
-// One warp per edge and tile of 32 channels sums over the edges on the other side of the edge's node, ends[edge]. Out-edges (not
+// One warp per edge and tile of 32 channels sums over the edges on the other side of node ends[edge]. Out-edges (not
 // `to_in`): out_grad_out = the sum. In-edges, with the gradients h of features: out_gg_embedding and out_embedding = sum_l q h;
 // grad_q = x h, which overwrites the features; edge_alone = whether the edge is in no triplet. In either case, grad_unit (tiles,
 // edge, xyz, part) = the gradients of directions.

@@ -111,7 +111,7 @@ template <int count> __device__ __forceinline__ void load(const double* from, do
     }
 }
 
-// Loads numbers i, ..., i + size - 1 if they are below `count`. i must be a multiple of size, and a constant after unrolling.
+// Loads elements i, ..., i + size - 1, up to element count - 1. i must be a multiple of size, and a constant after unrolling.
 template <int count, int size, class T> __device__ __forceinline__ void load_held(const T* from, int i, T (&to)[size]) {
     constexpr int last = count % size == 0 ? size : count % size;
     if (i + size <= count) {
@@ -301,7 +301,7 @@ template <class T> struct Balance {
     __device__ static bool is_balanced(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
-// Sums of Balance for a lane's channels, in registers while terms are added.
+// Running values of Balance for a lane's channels, kept in registers.
 template <class T, int W> struct BalanceSums {
     T total[W] = {}, largest[W] = {}, group[W] = {};
 
