@@ -30,7 +30,7 @@ class GraphKind:
     fast: tuple[tuple[str, str], ...]  # additional arrays passed to operators of the fast path
     reverse: tuple[tuple[str, str], ...]  # additional arrays passed to its derivatives, built by `prepare`
     arguments: tuple[GraphArgument, ...] = (
-        GraphArgument("graph", "Graph; its edge rows are the rows of the edge arrays."),
+        GraphArgument("graph", "Graph whose edges refer to the rows of the edge arrays."),
     )
     # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path with an argument that
     # is not None counts.
