@@ -93,7 +93,7 @@ WORKLOADS = (
     Workload(
         name="dimenet-radial",
         family="dimenet",
-        summary="radial basis and its gradients in distances and frequencies",
+        summary="radial basis and its gradients with respect to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
         peers=make_pyg_peers(partial(make_autograd_call, forward=_make_radial_basis), ABOUT),
@@ -101,13 +101,13 @@ WORKLOADS = (
     _make_aggregation_workload("aggregate", "sum over triplets", FORWARD),
     _make_aggregation_workload(
         "aggregate-backward",
-        "sum over triplets and its gradients in sbf_rad, embedding and weights",
+        "sum over triplets and its gradients with respect to sbf_rad, embedding and weights",
         FORWARD,
         Step("agg_edge_to_edge_bwd", ("sbf_rad", "embedding", "weights"), operations=_operations_formula(2, 3)),
     ),
     _make_aggregation_workload(
         "force-training",
-        "sum over triplets, its gradient in vectors (forces), and the derivative of this gradient (bwd2)",
+        "sum over triplets, its gradient with respect to vectors (forces), and the derivative of this gradient (bwd2)",
         FORWARD,
         Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_operations_formula(5, 2)),
         Step(

@@ -45,7 +45,7 @@ def make_pyg_forward(case: Case, device: str) -> Callable[[Any, Any, Any], Any]:
 UNIFORM = Workload(
     name="gat",
     family="gat",
-    summary="graph attention and its gradients in embeddings and attention weights",
+    summary="graph attention and its gradients with respect to embeddings and attention weights",
     steps=(Step("mha_gat_n2n_fwd"), Step("mha_gat_n2n_bwd")),
     sizes=SIZES,
     peers=make_pyg_peers(partial(make_autograd_call, forward=make_pyg_forward), ABOUT),

@@ -124,7 +124,7 @@ WORKLOADS = (
     Workload(
         name="gno-message",
         family="gno",
-        summary="message and its gradients in features, coordinates and parameters",
+        summary="message and its gradients with respect to features, coordinates and parameters",
         steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
         sizes=SIZES,
         peers={
@@ -135,7 +135,7 @@ WORKLOADS = (
     Workload(
         name="gno-force-training",
         family="gno",
-        summary="message, its gradient in coordinates (forces), and the derivative of this gradient (bwd2)",
+        summary="message, its gradient with respect to coordinates (forces), and the derivative of this gradient (bwd2)",
         steps=(
             Step("gno_message_fwd"),
             Step(

@@ -527,7 +527,7 @@ PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, trip
 
 def _make_potential_programs(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
     """Return the program for energies and forces, and the program for the gradients of their loss."""
-    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients in all parameters"
+    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients with respect to all parameters"
     forces, loss = (
         _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)
         for make in (make_energy_forces, make_force_training)
@@ -573,7 +573,7 @@ PROGRAMS = (
     *(
         Program(
             name=f"dimenet-{structure}-curvature-training",
-            summary=f"DimeNet++, loss on a Hessian-vector product of {about}, and its gradients in all parameters",
+            summary=f"DimeNet++, loss on a Hessian-vector product of {about}, and its gradients with respect to all parameters",
             contenders=_make_contenders(partial(make_hessian_training, structure=structure), *EAGER, COMPILED),
             **more,
         )
@@ -598,7 +598,7 @@ PROGRAMS = (
     ),
     Program(
         name="gat-training",
-        summary="three GATConv layers, a loss and its gradients in all weights",
+        summary="three GATConv layers, a loss and its gradients with respect to all weights",
         contenders=_make_contenders(make_gat_training, *GAT_CONVS, ase=False),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},

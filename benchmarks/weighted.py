@@ -139,7 +139,7 @@ WORKLOADS = (
     Workload(
         name="weighted-sum-backward",
         family="weighted",
-        summary="weighted sum and its gradients in embedding and weights",
+        summary="weighted sum and its gradients with respect to embedding and weights",
         steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
         sizes=SIZES,
         peers=GATHERS,

@@ -312,14 +312,24 @@ class Operator:
         if self.order == 0:
             return spec.outputs + spec.auxiliary
         inputs = tuple(
-            Array(a.name, a.shape, f"Derivative in {a.name}.", column=a.column, optional=a.optional, half=a.half)
+            Array(
+                a.name,
+                a.shape,
+                f"Derivative with respect to {a.name}.",
+                column=a.column,
+                optional=a.optional,
+                half=a.half,
+            )
             for a in spec.inputs
         )
         if self.order == 1:
             return inputs
-        grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
+        grads = (
+            Array(f"grad_{a.name}", a.shape, f"Derivative with respect to grad_{a.name}.", half=a.half)
+            for a in spec.outputs
+        )
         if self.order == 3:
-            ggs = (replace(a, name=f"gg_{a.name}", doc=f"Derivative in gg_{a.name}.") for a in inputs)
+            ggs = (replace(a, name=f"gg_{a.name}", doc=f"Derivative with respect to gg_{a.name}.") for a in inputs)
             return tuple(replace(a, half=False) for a in (*ggs, *grads, *inputs))
         fields = (*grads, *inputs)
         return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
