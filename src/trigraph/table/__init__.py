@@ -1,6 +1,6 @@
 """The operator table, which is the single definition of every operator, and the classes that describe it.
 
-Only the standard library is used here: the build imports this package before trigraph exists.
+This package uses only the standard library, because the build imports it before trigraph is built.
 """
 
 from trigraph.table.grammar import (

@@ -1,6 +1,6 @@
 """Classes of the operator table: sizes, arrays, attributes, definitions, and the operators derived from them.
 
-Only the standard library is used here: the build runs this module before the package exists.
+This module uses only the standard library, because the build runs it before the package exists.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class Symbol:
-    """Size that appears in shapes."""
+    """Symbolic size in array shapes."""
 
     doc: str  # meaning
     minimum: int  # 0 for counts of entities (an empty graph is ordinary input), 1 for widths
-    typical: tuple[int, ...]  # sizes from which cases are drawn; deliberately not powers of two
+    typical: tuple[int, ...]  # sizes that test cases use; deliberately not powers of two
     maximum: int | None = None  # largest size, if a definition limits it (`Definition.symbol`)
 
 
@@ -54,59 +54,58 @@ SYMBOLS: dict[str, Symbol] = {
 
 @dataclass(frozen=True)
 class Array:
-    """Array of an operator, of floating point unless `index`."""
+    """Array argument or result of an operator; floating-point unless `index` is True."""
 
     name: str
-    # Symbols or expressions of symbols, separated by spaces: ``"num_edges f_in*f_out"``. The last factor of an axis is
-    # the fastest in memory.
+    # Symbols or expressions of symbols, separated by spaces: ``"num_edges f_in*f_out"``. The last factor of an axis
+    # varies fastest in memory.
     shape: str
     doc: str  # meaning and units
     # Polynomial degree of the outputs in this input, with the other inputs fixed (piecewise between kinks); None if
-    # they are not polynomial. Central differences are exact up to degree 2.
+    # the outputs are not polynomial in it. Central differences are exact up to degree 2.
     degree: int | None = None
     sample: str = "normal"  # distribution of generated cases: "normal", "unit interval", "frequency" or "positive"
-    column: bool = False  # whether a trailing axis of one is accepted; derivatives have the shape of the argument
-    # Whether this input may be None. It is absent then, like its derivative. Shapes may use ``has_<name>``.
+    column: bool = False  # whether a trailing axis of length one is accepted, and returned in derivatives
+    # Whether this input may be None; its derivative is then None too. Shapes may use ``has_<name>``, which is 0 or 1.
     optional: bool = False
-    keyword: bool = False  # whether it follows the attributes in the signature, with default None
-    index: bool = False  # whether it holds integers of the graph's dtype; -1 means "none"
-    when: str = ""  # condition, in sizes and positions of choices, for this auxiliary output to exist; "": always
-    half: bool = False  # whether kernels also take it in float16 or bfloat16; other arrays are then float32
-    positive: bool = False  # whether numbers <= 0 raise; NumPy arrays only, because a device would synchronize
+    keyword: bool = False  # whether the argument follows the attributes in the signature, with default None
+    index: bool = False  # whether the array holds indices of the graph's dtype; -1 means "none"
+    when: str = ""  # condition, in sizes and indices of choices, under which this output exists; "": always
+    half: bool = False  # whether kernels also accept float16 or bfloat16; arrays without `half` are then float32
+    positive: bool = False  # whether values <= 0 raise an error; NumPy arrays only, to avoid synchronization
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Expressions of the axes."""
+        """Size expression of each axis."""
         return _dims(self.shape)
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """Argument other than arrays and graph: a size, one of several choices, or a number >= 0."""
+    """Argument that is neither an array nor a graph: a size, one of several choices, or a number >= 0."""
 
     name: str  # for a size, a symbol of :data:`SYMBOLS`
     doc: str
-    default: Any = inspect.Parameter.empty  # empty: the caller must give a value
-    # Allowed values; empty for a size or number. Fortran and CUDA receive the position in this tuple, and so do
-    # expressions of shapes.
+    default: Any = inspect.Parameter.empty  # empty: the caller must pass a value
+    # Allowed values; empty for a size or number. Fortran, CUDA and shape expressions receive the index in this tuple.
     choices: tuple[str | bool | None, ...] = ()
-    requires: tuple[tuple[str, str], ...] = ()  # choice, and method of the graph that raises if it lacks support
-    real: bool = False  # whether it is a number (a finite float >= 0) rather than a size
-    requests: bool = False  # whether it requests an auxiliary output of fwd; derivatives do not take it
+    requires: tuple[tuple[str, str], ...] = ()  # (choice, graph method that raises if it is unsupported)
+    real: bool = False  # whether the attribute is a finite float >= 0 rather than a size
+    requests: bool = False  # whether the attribute requests an auxiliary output of fwd; derivatives lack it
 
     @property
     def required(self) -> bool:
-        """Whether the caller must pass it."""
+        """Whether the caller must pass the attribute."""
         return self.default is inspect.Parameter.empty
 
     @lazy
     def size(self) -> bool:
-        """Whether it is a size."""
+        """Whether the attribute is a size."""
         return not self.choices and not self.real
 
     @lazy
     def kinds(self) -> frozenset[type]:
-        """Types of its values; `trigraph.X` converts other values to one of these."""
+        """Types of the attribute's values; `trigraph.X` converts other values to one of these types."""
         return frozenset(type(c) for c in self.choices) or frozenset((float, int) if self.real else (int,))
 
 
@@ -117,7 +116,7 @@ class Kink:
     `function` names a function of the pyref backend, which takes the inputs, graph and attributes of the forward
     operator. The operator has a kink where one of the returned values is zero. The first axis of these values
     corresponds to the rows of the input `resample`, which the case generator draws again until no value is near zero.
-    If values and rows are numbered differently, `rows` names the graph array with the row of each value.
+    If values and rows are numbered differently, `rows` names the graph array that holds the row of each value.
     """
 
     function: str
@@ -127,10 +126,10 @@ class Kink:
 
 @dataclass(frozen=True)
 class Restriction:
-    """Part of bwd2 with its own name: some cotangents are zero, and only some fields are returned."""
+    """Variant of bwd2 with its own name: some cotangents are zero, and only some fields are returned."""
 
     suffix: str  # ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``
-    # Array arguments, in order. Other cotangents are zero, and no field depends on other arguments.
+    # Array arguments, in order. All other cotangents are zero, and no returned field depends on other arguments.
     arguments: tuple[str, ...]
     fields: tuple[str, ...]  # returned fields
     doc: str
@@ -140,13 +139,14 @@ class Restriction:
 class Example:
     """Calls with small numbers, which docstrings show and tests run.
 
-    Derivatives take the outputs of fwd as gradients. The second order takes the square of the first input as its
-    cotangent, and no other cotangent. The third order also takes the outputs as cotangents of their gradients.
+    Derivatives receive the outputs of fwd as output gradients. The second order receives the square of the first input
+    as the cotangent of that input. The third order also receives the outputs as cotangents of the output gradients.
+    All other cotangents are None.
     """
 
-    lines: tuple[str, ...]  # statements in NumPy that assign the arguments
+    lines: tuple[str, ...]  # NumPy statements that assign the arguments
     arguments: str  # arguments of fwd, separated by commas
-    # Printed result by suffix of the operator; for "torch", the gradient of the output's sum by the first argument.
+    # Printed result by operator suffix; for "torch", the gradient of the summed output in the first argument.
     prints: Mapping[str, str]
 
 
@@ -155,34 +155,34 @@ class Definition:
     """Definition of one differentiable operator."""
 
     name: str  # ``gno_kernel``
-    family: str  # ``gno``: the file name in every backend
+    family: str  # ``gno``; also the file name in every backend
     summary: str  # one sentence
     formulas: tuple[str, str, str]  # formulas of fwd, bwd and bwd2
     source: str  # source of the formula
     inputs: tuple[Array, ...]  # in signature order
     outputs: tuple[Array, ...]
-    terms: str  # number of terms of the longest sum in any output or derivative (accuracy rule)
+    terms: str  # number of terms of the longest sum in any output or derivative; sets the tolerance
     operations: tuple[str, str, str]  # floating-point operations of fwd, bwd and bwd2; a multiply-add counts as two
     example: Example
-    layers: tuple[str, ...] = ()  # classes of `trigraph.torch.nn` that call it
+    layers: tuple[str, ...] = ()  # classes of `trigraph.torch.nn` that call the operator
     attributes: tuple[Attribute, ...] = ()
     graph: str | None = None  # key of :data:`GRAPHS`
     kinks: tuple[Kink, ...] = ()
-    restrictions: tuple[Restriction, ...] = ()  # parts of bwd2 with their own names
+    restrictions: tuple[Restriction, ...] = ()  # variants of bwd2 with their own names
     auxiliary: tuple[Array, ...] = ()  # additional results of fwd, not differentiable
-    # Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
-    # recomputes them.
+    # Outputs and auxiliary outputs that bwd accepts as keywords and recomputes when they are None. The Fortran
+    # reference always recomputes them.
     given_back: tuple[str, ...] = ()
-    given_back_when: tuple[tuple[str, str], ...] = ()  # of these, the outputs that bwd reads only under a condition
-    settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; (): any
+    given_back_when: tuple[tuple[str, str], ...] = ()  # (name in `given_back`, condition under which bwd reads it)
+    settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that test cases must cover; (): any
     maxima: tuple[tuple[str, int], ...] = ()  # largest sizes of symbols
-    # Condition, in positions of choices, for the outputs to be linear in each input; "": that every degree is 1.
+    # Condition, in indices of choices, under which the outputs are linear in each input; "": every degree is 1.
     linear_when: str = ""
-    largest_step: float = 2.0**-6  # of finite differences; inputs of cases are of order one, some in a limited domain
+    largest_step: float = 2.0**-6  # largest finite-difference step; inputs of test cases are of order one
 
     @lazy
     def symbols(self) -> tuple[str, ...]:
-        """Sizes of the operator: first the graph's, then those of arrays as they appear, then the attributes."""
+        """Names of all sizes: first of the graph, then of the arrays in order of appearance, then of the attributes."""
         symbols: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
         not_sizes = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
         for array in self.inputs + self.outputs:
@@ -205,7 +205,7 @@ class Definition:
 
     @lazy
     def has_third(self) -> bool:
-        """Whether outputs are not polynomial in some input. The fast path then has its own bwd3."""
+        """Whether the outputs are not polynomial in some input; the fast path then implements bwd3 itself."""
         return any(a.degree is None for a in self.inputs)
 
     @lazy
@@ -241,7 +241,7 @@ class Argument(Array):
     given_back: bool = False
 
 
-# Text of the formula of every bwd3.
+# Formula in the docstring of every bwd3.
 FORMULA_OF_THIRD = (
     "gg_: the derivative of bwd(g, x); grad_ and inputs: that of bwd2(a, g, x), with g = grad_, x = inputs, a = gg_; "
     "both in t at t = 0, for g + t ggg_grad_ and x + t ggg_ in place of g and x"
@@ -264,12 +264,12 @@ class Operator:
 
     @property
     def suffix(self) -> str:
-        """Part of the name after the name of the definition."""
+        """Suffix of the name after the definition's name, such as ``bwd2``."""
         return self.name.removeprefix(f"{self.definition.name}_")
 
     @lazy
     def graph(self) -> GraphKind | None:
-        """Kind of graph that it takes."""
+        """Kind of graph that the operator takes, or None."""
         return GRAPHS[self.definition.graph] if self.definition.graph else None
 
     @lazy
@@ -349,7 +349,7 @@ class Operator:
 
     @lazy
     def single(self) -> bool:
-        """Whether it returns the array itself rather than a NamedTuple."""
+        """Whether the operator returns the array itself rather than a NamedTuple."""
         return len(self.fields) == 1 and (self.order == 0 or self.restriction is not None)
 
     @lazy
@@ -384,7 +384,7 @@ class Operator:
 
     @lazy
     def binding_order(self) -> tuple[Argument, ...]:
-        """Array arguments in the order in which they bind sizes: inputs first, so that errors name a wrong gradient."""
+        """Array arguments in the order in which they bind sizes: inputs first, so that errors blame a gradient."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
@@ -405,7 +405,7 @@ class Operator:
 
     @lazy
     def column_arguments(self) -> tuple[Argument, ...]:
-        """Array arguments that may have a trailing axis of one."""
+        """Array arguments that may have a trailing axis of length one."""
         return tuple(a for a in self.arguments if a.column)
 
     @lazy
@@ -432,12 +432,12 @@ class Operator:
     def operations(self) -> str:
         """Expression for the number of floating-point operations.
 
-        A backend's own bwd3 is bwd for numbers with four parts (`fortran/fast/jets.inc`); a product of two takes nine.
+        A native bwd3 is bwd on numbers with four components (`fortran/fast/jets.inc`), whose product takes nine multiplies.
         """
         return self.definition.operations[self.order] if self.order < 3 else f"9*({self.definition.operations[1]})"
 
 
-# The cached results depend on the text alone, which is the key. The table has a fixed number of texts.
+# The caches stay small, because the table has a fixed number of texts, which are the keys.
 @cache
 def _dims(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())
@@ -447,7 +447,7 @@ def _dims(shape: str) -> tuple[str, ...]:
 def _code(expression: str) -> CodeType:
     try:
         return compile(expression, "<operator table>", "eval")
-    except SystemError:  # CPython raises it instead of MemoryError if the system refuses memory
+    except SystemError:  # CPython raises SystemError instead of MemoryError if an allocation fails
         raise MemoryError("the system refused memory for an expression of the operator table") from None
 
 

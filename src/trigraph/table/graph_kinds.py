@@ -1,6 +1,6 @@
 """The graph objects that operators take, the sizes that they fix, and the arrays that they hold.
 
-Only the standard library is used here: the build runs this module before the package exists.
+This module uses only the standard library, because the build runs it before the package exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ class GraphArgument:
 
     name: str
     doc: str
-    optional: bool = False  # whether it may be None, which means the identity
+    optional: bool = False  # whether the object may be None, which means the identity map
     rows: str = ""  # array whose rows are the segments; an index array is then accepted instead of the object
 
 
@@ -26,14 +26,12 @@ class GraphKind:
 
     type_name: str
     sizes: tuple[str, ...]
-    forward: tuple[tuple[str, str], ...]  # arrays passed to every operator of the direct formula: name and length
+    forward: tuple[tuple[str, str], ...]  # arrays passed to every reference operator: name and length
     fast: tuple[tuple[str, str], ...]  # additional arrays passed to operators of the fast path
     reverse: tuple[tuple[str, str], ...]  # additional arrays passed to its derivatives, built by `prepare`
-    arguments: tuple[GraphArgument, ...] = (
-        GraphArgument("graph", "Graph whose edges refer to the rows of the edge arrays."),
-    )
-    # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path with an argument that
-    # is not None counts.
+    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
+    # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path whose argument
+    # is not None is used.
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     direct: tuple[str, ...] = ()  # arrays of `forward` that the fast path does not need
 
@@ -85,9 +83,9 @@ class GraphParts:
     reverse: tuple[str, ...]  # arrays of the result of `prepare`, which derivatives also need
     numbers: tuple[str, ...]
     lengths: tuple[tuple[str, str, int], ...]  # (name, array, k): the number `name` is the length of `array` minus k
-    # By size, the arrays whose elements are numbers of the counted entities; the last offset is the size itself.
+    # For each size, the arrays whose elements index the counted entities; the last offset equals the size itself.
     numbered: Mapping[str, tuple[str, ...]]
-    reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # the same as `lengths` for arrays of `reverse`
+    reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # like `lengths`, for arrays of `reverse`
 
     @property
     def attributes(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Attributes that are computed at first access.
 
-Only the standard library is used here: the build runs this module before the package exists.
+This module uses only the standard library, because the build runs it before the package exists.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class lazy(Generic[T]):
     """`functools.cached_property` without the lock that it has before Python 3.12.
 
     All objects of a class share that lock. A process that is forked while another thread holds the lock would wait
-    forever. Here, two threads may both compute a value, and one of the equal results is kept.
+    forever. With `lazy`, two threads may both compute a value, and one of the equal results is kept.
 
     A value is stored in its object and must depend only on attributes of the object that never change.
     """
@@ -25,5 +25,5 @@ class lazy(Generic[T]):
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         if instance is None:
             return self  # type: ignore[return-value]
-        values: dict[str, T] = vars(instance)  # later accesses find the value here
+        values: dict[str, T] = vars(instance)  # later accesses read this dictionary and bypass __get__
         return values.setdefault(self.function.__name__, self.function(instance))

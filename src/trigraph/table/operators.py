@@ -1,13 +1,13 @@
 """The operator table: the single definition of every operator.
 
 Each :class:`Definition` describes one differentiable operator: its inputs and outputs with symbolic shapes, its
-graph, its attributes, the polynomial degree of every input, where it is not smooth, and what it costs. Argument
+graph, its attributes, the polynomial degree of every input, its kinks and its operation counts. Argument
 checks and their messages, signatures and docstrings, f2py shims, the case generator, finite differences, the
 benchmark's roofline, the type stub and the tables of the documentation are derived from it.
 
 A definition `X` gives three operators: `X_fwd`, its vector-Jacobian product `X_bwd`, and `X_bwd2`, the
-vector-Jacobian product of `X_bwd`. `X_bwd3`, the vector-Jacobian product of `X_bwd2`, follows from these. Only the
-standard library is used here: the build runs this module before the package exists.
+vector-Jacobian product of `X_bwd`. `X_bwd3`, the vector-Jacobian product of `X_bwd2`, follows from these three. This
+module uses only the standard library, because the build runs it before the package exists.
 """
 
 from collections import namedtuple
@@ -618,7 +618,8 @@ THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3",
 NAMED = OPERATORS | THIRD  # every operator by name
 
 
-# One function for each order over the three forms of GemNet-OC's basis embedding (`trigraph.backends.forms`).
+# One function per order, which selects among the three forms of GemNet-OC's basis embedding
+# (`trigraph.backends.forms`).
 BASIS_EMBEDDING = Definition(
     name="basis_embedding",
     family="gemnet",
@@ -659,9 +660,9 @@ OVER_FORMS: dict[str, Operator] = {
 }
 
 
-@cache  # key: the name; the table is constant
+@cache
 def result_type(name: str) -> type[Any]:
-    """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not requested."""
+    """Return the NamedTuple class of an operator's results, with fields in table order; None marks a missing field."""
     typename = "".join(part.capitalize() for part in name.split("_"))
     cls = namedtuple(typename, [f.name for f in (NAMED | OVER_FORMS)[name].fields])  # type: ignore[misc]
     cls.__module__ = "trigraph.results"  # the module in which pickle finds the class

@@ -1,6 +1,6 @@
 """The backends, and the signatures and docstrings of the public functions.
 
-Only the standard library is used here: the build writes type stubs from this module before the package exists.
+This module uses only the standard library, because the build writes type stubs from it before the package exists.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from typing import Any
 
 from trigraph.table.grammar import Argument, Definition, Operator
 
-# By backend, the module with its functions and the kind of arrays that it takes.
+# For each backend, the module of its functions and the library of its arrays.
 BACKENDS: dict[str, tuple[str, str]] = {
     "fortran": ("trigraph.fortran", "numpy"),
     "fortran-reference": ("trigraph.fortran.reference", "numpy"),
@@ -36,7 +36,7 @@ def distributed_signature(op: Operator) -> inspect.Signature:
 
 
 def publish(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
-    """Set the name, module, signature and docstring of a function that is made from the table."""
+    """Set the name, module, signature and docstring of a function generated from the table."""
     function.__name__ = function.__qualname__ = name
     function.__module__, function.__signature__, function.__doc__ = module, signature, doc
 
@@ -65,7 +65,7 @@ def _describe_type(a: Argument) -> str:
 
 
 def _raises(op: Operator) -> list[str]:
-    """Return the section of the docstring that names every exception and its causes."""
+    """Return the docstring section that lists every exception and its causes."""
     first, graph = op.definition.inputs[0].name, op.graph
     choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.selective, "backend"])
     types = (
@@ -91,13 +91,13 @@ def _raises(op: Operator) -> list[str]:
 
 
 def _see_also(definition: Definition, *names: str) -> list[str]:
-    """Return the section with related functions, and the layers of a definition."""
+    """Return the docstring section that lists related functions and the layers of a definition."""
     layers = (f"torch.nn.{layer}" for layer in definition.layers)
     return ["", "See Also", "--------", *(f"trigraph.{name}" for name in (*names, *layers))]
 
 
 def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
-    """Return the section with an example and the output of its last statement."""
+    """Return the docstring section with an example and the output of its last statement."""
     lines = "\n".join(
         f">>> {s}" if len(s) < 85 else textwrap.fill(s, 88, initial_indent=">>> ", subsequent_indent="...     ")
         for s in (*heads, *statements)
@@ -119,7 +119,7 @@ def _example_arguments(op: Operator) -> dict[str, str]:
 
 
 def _result(op: Operator, given: Mapping[str, str]) -> str:
-    """Return the field of the results that an example prints."""
+    """Return the name of the result field that an example prints."""
     return op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
 
 
@@ -169,7 +169,7 @@ def _distributed_example(op: Operator) -> list[str]:
         sizes, words, graph = op.graph.sizes, {name: "part"}, given[name]
     arrays = (*op.arguments, *forward.arguments, *op.fields)
     rows = {a.name: next((d for d in a.dims if d in sizes), "") for a in arrays}
-    for name, value in given.items():  # `y`, and expressions with it, already have the rows of this rank
+    for name, value in given.items():  # `y` and expressions of `y` already have this rank's rows only
         whole = rows.get(name) and value[0] not in "Ny"
         words.setdefault(name, f'part.take({value}, "{rows[name]}")' if whole else value)
 
@@ -246,7 +246,7 @@ def torch_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        ", ".join(op.parameters),  # in one line, as numpydoc reads it
+        ", ".join(op.parameters),  # on one line, because numpydoc requires it
         f"    As for `trigraph.{op.name}`, with tensors on the CPU or a CUDA device instead of arrays.",
         "out : tensor or mapping from field to tensor, optional",
         "    Tensors for the results, which are then not recorded for differentiation.",
@@ -281,7 +281,7 @@ def jax_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        ", ".join(op.parameters),  # in one line, as numpydoc reads it
+        ", ".join(op.parameters),  # on one line, because numpydoc requires it
         f"    As for `trigraph.{op.name}`, with JAX arrays on the CPU. Values are not checked.",
         "",
         "Returns",
