@@ -1,4 +1,4 @@
-"""The backends, and the choice of one for a call."""
+"""Functions of each backend, whether it is available, and whether it supports third derivatives."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -13,16 +13,16 @@ from trigraph.table.public import BACKENDS
 DIFFERENTIATED = ("pyref", "fortran-reference")  # backends that can differentiate bwd and bwd2 of every operator
 
 
-@cache  # key: both names, because the modules of the backends do not change
+@cache  # safe, because the modules of the backends do not change
 def backend_function(backend: str, name: str) -> Callable[..., Any]:
     """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
 def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
-    """Return whether calls of bwd and bwd2 give bwd3 (see `trigraph.backends.third`) for these attributes.
+    """Return whether bwd3 is composed of bwd and bwd2 (see `trigraph.backends.third`) for these attributes.
 
-    They do for operators that are linear in each input or, like the graph neural operator, polynomial between kinks.
+    It is for operators that are linear in each input or, like the graph neural operator, polynomial between kinks.
     """
     return not op.definition.has_third or op.definition.is_multilinear(values)
 
@@ -32,15 +32,15 @@ def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> boo
     return third_is_native(backend, op.name) or third_is_composed(op, values)
 
 
-@cache  # key: both names, because the modules of the backends do not change
+@cache  # safe, because the modules of the backends do not change
 def third_is_native(backend: str, name: str) -> bool:
-    """Return whether a backend has its own implementation of an operator X_bwd3, whatever the attributes."""
+    """Return whether a backend has its own implementation of an operator X_bwd3, for all attributes."""
     return backend in DIFFERENTIATED or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
-@cache  # key: the backend; packages and devices that appear after the first call of a process are not seen
+@cache  # packages and devices that appear after the first call in a process are not detected
 def unavailable(name: str) -> str:
-    """Return the reason why a backend cannot run here; "" if it can."""
+    """Return the reason why a backend cannot run on this machine, or "" if it can."""
     if BACKENDS[name][1] == "cupy":
         try:
             import cupy
@@ -51,7 +51,7 @@ def unavailable(name: str) -> str:
             return NO_CUPY
         except ImportError as error:
             return f"CuPy cannot be imported: {error}"
-        except Exception as error:  # without a driver: CuPy's CUDARuntimeError
+        except Exception as error:  # CuPy raises CUDARuntimeError without a driver
             return f"no CUDA device ({error})"
     try:
         for op in OPERATORS:

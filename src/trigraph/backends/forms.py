@@ -1,7 +1,7 @@
 """Functions that choose between several operators by their arguments: GemNet-OC's basis embedding at each order.
 
-A `weight` of rank 2 selects the purely radial layer; a `weight` of rank 3 has a spherical part. `sph_basis` and
-`triplets` then apply the spherical basis to it.
+A `weight` of rank 2 selects the purely radial layer; a `weight` of rank 3 has a spherical part. If
+`sph_basis` and `triplets` are given, that part is multiplied by the spherical basis of each triplet.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from trigraph.table.public import docstring, public_signature, publish
 def over_forms(
     op: Operator, functions: Mapping[str, Callable[..., Any]], module: str, name: str, doc: str
 ) -> Callable[..., Any]:
-    """Return the function `name` of `module`. It has the arguments of `op` and calls one of `functions`."""
+    """Return the function `name` of `module`, which takes the arguments of `op` and calls one of `functions`."""
     signature, fields = public_signature(op), tuple(f.name for f in op.fields)
     given, suffix = f"{op.definition.name}_", name.removeprefix(op.definition.name)
 

@@ -36,7 +36,7 @@ def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
-    """Raise an error again, with the operator's name added if the message lacks it."""
+    """Re-raise an error, with the operator's name added if the message lacks it."""
     try:
         if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
             raise error

@@ -38,7 +38,7 @@ def multilinear(
     a derivative, its arguments by name and the names of the fields to compute, and returns the fields by name.
 
     The tangent of bwd2 along c_x is a sum over the inputs n. Its term n is bwd2 with c_n in place of input n, without
-    a_n and without a gradient for n. ``tangent=False`` omits this sum; the other terms are right for any operator.
+    a_n and without a gradient for n. ``tangent=False`` omits this sum; the other terms are correct for any operator.
     """
     results: dict[str, Any] = {}
 

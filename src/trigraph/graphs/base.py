@@ -1,4 +1,4 @@
-"""Base of all graph objects, which are immutable and have all arrays on one device."""
+"""Base class of graph objects, which are immutable and have all arrays on one device."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a context whose current device is the device of the first array, tensor or graph object on a device.
+    """Return a context that makes the device of the first device array, tensor or graph object the current device.
 
     For a tensor, the context also uses torch's stream and allocator.
     """
@@ -26,7 +26,7 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
             context = LIBRARIES["torch"]().on_device(value)
-        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # a new object has no kind yet
+        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # a new object has no `kind`
             import cupy
 
             context = cupy.cuda.Device(int(value.device.removeprefix("cuda:")))
@@ -48,10 +48,10 @@ def on_device(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class LongRows(NamedTuple):
-    """Rows of a CSR array with more than PART_SIZE positions, cut into parts of at most PART_SIZE positions.
+    """Rows of a CSR array with more than PART_SIZE positions, split into parts of at most PART_SIZE positions.
 
-    `rows` holds, for each long row, the row, its first part and the end of its parts. `parts` holds, for each part, its
-    row and its first position.
+    `rows`, of shape (3, number of long rows), holds each row, its first part and the end of its parts. `parts`, of
+    shape (2, number of parts), holds the row and the first position of each part.
     """
 
     rows: Any
@@ -73,34 +73,34 @@ def find_long_rows(offsets: Any) -> LongRows | None:
     return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
 
 
-FEW_PARALLEL = 4  # `trigraph.plain` treats up to this many edges between the same two nodes one after the other
+FEW_PARALLEL = 4  # `trigraph.plain` processes up to this many parallel edges one after another
 ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLEL + 1}
 """Numbers that are right for every graph: kernels read an order, such as `edge_ids`, even if it is trivial, and third
 derivatives allow any number of edges between the same nodes."""
 
 
 def coarsen_number(name: str, number: int) -> int:
-    """Coarsen a number of a graph that does not follow from array sizes, so that many graphs share a program.
+    """Coarsen a graph attribute that array sizes do not determine, so that many graphs share one compiled program.
 
-    Largest degrees are rounded up to a power of two of at least PART_SIZE, because kernels compare them only with such
-    powers. Other numbers are set to `ALWAYS`. Results of the first two orders stay bitwise the same.
+    Maximum degrees are rounded up to a power of two of at least PART_SIZE, because kernels compare them only with such
+    powers. Other attributes get their value in `ALWAYS`. Results up to second derivatives remain bitwise identical.
     """
     return ALWAYS.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
 
 
-# Called with every new graph object and again when it is prepared. `trigraph.torch` makes tensors of its arrays.
+# Functions called with each new graph object and again after `prepare`; `trigraph.torch` adds one that makes tensors.
 VIEWS: list[Callable[[Any], object]] = []
 
 
 class Immutable:
-    """Base class of graph objects. ``_set`` sets the attributes once, and a copy is the object itself."""
+    """Base class of graph objects. ``_set`` sets the attributes once; copying returns the object itself."""
 
     __slots__ = ("__weakref__", "_built", "device", "kind")
 
     kind: str  # "numpy" or "cupy"; "torch" for a graph that torch assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    # Orders and tensors by name, made at first use. They depend on the graph alone, which cannot change. Arrays on a
-    # device can be written to; the graph is then no longer checked.
+    # Cache of orders and tensors by name, which depend only on the graph. Device arrays remain writable, but writes to
+    # them are not checked.
     _built: dict[str, Any]
 
     @staticmethod
@@ -109,7 +109,7 @@ class Immutable:
         return {"kind": name_library(array) or "torch", "device": find_device(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
-        if hasattr(self, next(iter(attributes))):  # a second call of __init__; calls may be using the checked arrays
+        if hasattr(self, next(iter(attributes))):  # __init__ called again; other code may use the arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
         for value in attributes.values():
@@ -121,7 +121,7 @@ class Immutable:
 
     def long_rows(self, name: str) -> LongRows | None:
         """Return the long rows of the offsets `name`, an attribute of the graph or of `prepare`'s result."""
-        key = f"long rows of {name}"  # they depend on these offsets alone
+        key = f"long rows of {name}"
         if key not in self._built:
             with self._at_home():
                 offsets = getattr(self if hasattr(self, name) else cast("Any", self).prepare(), name)
@@ -131,7 +131,7 @@ class Immutable:
         return self._built[key]
 
     def _at_home(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context for allocating arrays that the graph keeps; torch allocates them if it has tensors."""
+        """Return the context for allocating arrays that the graph keeps, by torch if the graph has tensors."""
         return entered(self._built.get("tensors", (self,))[0])
 
     def _assign(self, **attributes: Any) -> None:
@@ -156,7 +156,7 @@ def to_device(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cupy_module().asarray(value)
     if isinstance(value, Immutable):
-        # Rebuilt from its arrays, as pickle does.
+        # Rebuild the object from its arrays, as pickle does.
         make, arguments = cast("tuple[Any, ...]", value.__reduce__())
         return make(*(to_device(a) for a in arguments))
     return value

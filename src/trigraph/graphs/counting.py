@@ -17,14 +17,14 @@ from trigraph.arrays import (
     is_ascending,
 )
 
-WRONG_INDEX, NO_MEMORY = -1, -2  # of graphs.c
+WRONG_INDEX, NO_MEMORY = -1, -2  # status codes of graphs.c
 # Alignment in bytes of the arrays in a block of memory, the same as for malloc.
 ALIGNMENT = 16
 
-# Fewer edges are sorted by one thread. The number of threads is then not read, so that it is fixed only when needed.
+# Fewer edges are sorted by one thread, without a query of the number of threads, because the first query fixes it.
 LARGE = 2**17
 
-# A function pointer of our own, because argtypes set on `ctypes.pythonapi` apply to the whole process.
+# A separate function pointer, because argtypes set on `ctypes.pythonapi` apply to the whole process.
 _bytes_of_size = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
@@ -51,17 +51,17 @@ def _find_function(name: str, dtype: np.dtype, integers: int, arrays: int) -> An
 
 
 def counts_fit(*numbers: int) -> bool:
-    """Return whether all numbers fit the sizes of libtrigraph, which are C's int."""
+    """Return whether all numbers fit into a C int, the type of sizes in libtrigraph."""
     return max(numbers) <= LARGEST_C_INT
 
 
 def fill_arrays(
     name: str, integers: Sequence[int], given: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[int, list[int], list[np.ndarray]]:
-    """Call a function of libtrigraph; return its status, its facts and the read-only arrays that it has written.
+    """Call a function of libtrigraph; return its status, three integer results and the read-only arrays that it wrote.
 
-    `given` holds contiguous arrays of one dtype that nobody writes to; each but the first may be None. The results have
-    the same dtype. They share one bytes object, which is filled before other code can see it.
+    `given` holds contiguous arrays of one dtype that no other code writes to; all but the first may be None. The
+    results have the same dtype and share one bytes object, which is filled before other code can access it.
     """
     dtype = given[0].dtype
     starts, size = [], 0
@@ -86,11 +86,11 @@ def fill_arrays(
 def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) -> Order:
     """Check that keys are in 0..num_keys-1 and sort positions by key, in linear time on the host.
 
-    Error messages use the names. `keys` is an array that nobody writes to.
+    Error messages use `caller`, `name` and `bound_name`. No other code may write to `keys`.
     """
     xp, dtype = get_array_module(keys), keys.dtype
     if xp is np:
-        check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # the offsets and a copy
+        check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # for the offsets and a copy
         if counts_fit(keys.size, num_keys):
             sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
             status, facts, (offsets, positions, _) = fill_arrays("sort", sizes, (keys, None), lengths)

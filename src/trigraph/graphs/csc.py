@@ -1,8 +1,8 @@
 """Graph objects, which are validated when they are built and immutable afterwards.
 
-A graph owns copies of its index arrays, so that they cannot change after the range check. NumPy copies lie in bytes
-objects, which cannot be made writeable, neither by ``setflags`` nor through the array's base. CuPy has no read-only
-arrays: after a write to the arrays of a graph on a device, the graph is no longer checked.
+A graph owns copies of its index arrays, so that they cannot change after the range check. NumPy copies are stored in
+bytes objects, which cannot be made writeable, neither by ``setflags`` nor through the array's base. CuPy has no
+read-only arrays, so writes to the device arrays of a graph are not checked.
 """
 
 from typing import Any, NamedTuple
@@ -104,7 +104,7 @@ class CSC(Immutable):
     -----
     A graph is immutable, picklable and safe to share between threads. The first derivative calls `prepare`, which
     builds the orders in which derivatives gather rows. NumPy arrays of a graph cannot be made writeable. CuPy arrays
-    can be written to; the graph is then no longer checked.
+    remain writable; the graph is not checked again after a write.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class CSC(Immutable):
                 f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; "
                 f"expected 0 to len(indices) = {num_positions}"
             )
-        falls = offsets[1:] < offsets[:-1]  # a difference could overflow
+        falls = offsets[1:] < offsets[:-1]  # a comparison, because a difference could overflow
         if bool(falls.any()):
             at = int(falls.argmax())
             raise ValueError(
@@ -168,7 +168,7 @@ class CSC(Immutable):
     def _set_attributes(
         self, offsets: Any, indices: Any, edge_ids: Any, in_order: bool, num_src: int, rows: int, degree: int
     ) -> None:
-        """Set every attribute from checked values; nobody else writes to the arrays."""
+        """Set every attribute from checked values; no other code may write to the arrays."""
         self._set(
             offsets=offsets,
             indices=indices,
@@ -195,8 +195,8 @@ class CSC(Immutable):
     def prepare(self) -> ReverseCSC:
         """Build the orders in which derivatives gather rows; later calls return the first result.
 
-        Threads that call this at the same time all build the orders, and all get the result that is finished first. A
-        lock would never be released in a process forked meanwhile, or in a signal handler that interrupts its holder.
+        Threads that call this at the same time all build the orders, and all return the result that is finished first.
+        A lock could block forever in a process forked while it is held, or in a signal handler.
 
         Returns
         -------
@@ -206,7 +206,7 @@ class CSC(Immutable):
         if reverse is None:
             with self._at_home():
                 reverse = self._built.setdefault("reverse", self._build_reverse())
-            if self.kind == "cupy":  # so that calls do not synchronize and a CUDA graph can capture them
+            if self.kind == "cupy":  # so that CUDA graphs can capture later calls
                 self.long_rows("offsets")
                 self.long_rows("src_offsets")
                 if not self.edges_in_order:
@@ -247,9 +247,9 @@ class CSC(Immutable):
     def renumbered(self) -> "tuple[CSC, Any]":
         """Return the graph with its nodes renumbered so that neighbours are close in memory, and the new order.
 
-        Operators gather the rows of neighbours, which is faster if the rows lie close together. Renumbering helps for
-        meshes and atoms in an arbitrary order; it does not help for random graphs. The new order is SciPy's reverse
-        Cuthill-McKee order, computed on the host.
+        Operators gather the rows of neighbours, which is faster if the rows are close together in memory. Renumbering
+        helps for meshes and atoms in an arbitrary order; it does not help for random graphs. The new order is SciPy's
+        reverse Cuthill-McKee order, computed on the host.
 
         Returns
         -------
@@ -374,7 +374,7 @@ class CSC(Immutable):
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
             Stored entries are edges, including explicit zeros and duplicates. Arrays of CSR, CSC and BSR may be longer
-            than ``indptr[-1]``; the rest holds no entries. For CSR and CSC, it counts as unused rows of edge arrays.
+            than ``indptr[-1]``; the excess is not read. For CSR and CSC, it counts as unused rows of edge arrays.
 
         Returns
         -------

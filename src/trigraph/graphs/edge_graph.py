@@ -1,7 +1,7 @@
 """Edges of an interatomic graph, their adjacent edges, and the edges that an angular sum leaves out.
 
 For the edge e = (j -> i), the sum of `agg_edge_to_edge` runs over the in-edges e' = (k -> j) of its source, except for
-edges that the exclusion rule leaves out. They are found once, when the graph is built.
+edges that the exclusion rule leaves out. The graph finds both sets once, when it is built.
 """
 
 import math
@@ -29,12 +29,12 @@ from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
 from trigraph.graphs.reverse import reverse_position
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
-# A pair of nodes has the number source * num_nodes + destination, an int64.
+# The pair number source * num_nodes + destination must fit into int64.
 MOST_NODES = math.isqrt(2**63 - 1)
 
 
 class LeftOut(NamedTuple):
-    """In-edges of its source that edge `e` leaves out: ``dst_edge_index[start[e]:stop[e]]``.
+    """In-edges of the source of edge `e` that its sum leaves out: ``dst_edge_index[start[e]:stop[e]]``.
 
     The relation is symmetric: if `e` leaves out `f`, then `f` leaves out `e`.
     """
@@ -79,13 +79,13 @@ class EdgeGraph(Immutable):
     Parameters
     ----------
     src, dst : arrays of int32 or int64, shape (num_edges,)
-        Ends of each edge; `src` must not decrease (see `sorted`). Parallel edges are periodic images of each other.
+        Source and destination of each edge; `src` must not decrease (see `sorted`). Parallel edges are periodic images.
     num_nodes : int
     shifts : array of int32 or int64, shape (num_edges, 3), optional
         Cells crossed by each edge: ASE's S with i = dst and j = src. The reverse of (j, i, S) is (i, j, -S).
     vec : array of float32 or float64, shape (num_edges, 3), optional
-        Vector of each edge, not kept. Without `shifts`, the reverse of an edge is the edge back whose vector is
-        opposite, within 64 eps of its length.
+        Vector of each edge; not stored. Without `shifts`, the reverse of edge e is the edge from dst[e] to src[e] with
+        the opposite vector, within 64 eps of its length.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class EdgeGraph(Immutable):
 
     Notes
     -----
-    A graph is immutable, picklable and safe to share between threads. Arrays on a device can be written to; see `CSC`.
+    A graph is immutable, picklable and safe to share between threads. Device arrays remain writable; see `CSC`.
 
     Examples
     --------
@@ -152,7 +152,7 @@ class EdgeGraph(Immutable):
         self._build(src, dst, num_nodes, shifts, vec, None)
 
     def _build(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
-        """Set every attribute; whichever of the last three arguments is given determines the reverse edges."""
+        """Set every attribute; reverse edges follow from whichever of `shifts`, `vec`, `reverse_edge` is given."""
         xp, dtype = get_array_module(src), src.dtype
         # src is sorted, so the order by source is the order of the edges.
         src_offsets, _, out_degree, _ = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes)
@@ -235,8 +235,8 @@ class EdgeGraph(Immutable):
             Cutoff in the unit of the positions.
         cell : numpy.ndarray or CPU tensor of float32 or float64, shape (3, 3), optional
             Cell vectors in rows. Only the vectors of periodic directions are used.
-        pbc : bool or three of them
-            Which directions are periodic.
+        pbc : bool or three bools
+            Whether each direction is periodic.
 
         Returns
         -------
@@ -250,8 +250,8 @@ class EdgeGraph(Immutable):
             If neither matscipy nor ase is installed.
         TypeError, ValueError
             If an argument has the wrong type, dtype or shape, a periodic direction has no cell vector, two atoms
-            coincide, or an atom is more than 2^18 cells (float64) or 2896 cells (float32) from the origin, where too
-            few digits of its position are left.
+            coincide, or an atom is more than 2^18 cells (float64) or 2896 cells (float32) from the origin, where the
+            position has too few digits.
         """
         like, positions = positions, as_array(positions, "EdgeGraph: positions")
         cell, pbc = as_array(cell, "EdgeGraph: cell"), as_array(pbc, "EdgeGraph: pbc")
@@ -280,7 +280,7 @@ class EdgeGraph(Immutable):
         return cls.from_positions(atoms.positions, cutoff, np.asarray(atoms.cell), atoms.pbc)
 
     def left_out(self, exclude: str | None, operator: str = "EdgeGraph") -> LeftOut:
-        """Return the in-edges of its source that each edge leaves out.
+        """Return, for each edge, the in-edges of its source that its sum leaves out.
 
         Parameters
         ----------
@@ -292,12 +292,12 @@ class EdgeGraph(Immutable):
         Returns
         -------
         LeftOut
-            Arrays that were built with the graph; nothing is computed.
+            Existing arrays of the graph; nothing is computed.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such rule, or if the rule is "edge" and the reverse of an edge is ambiguous.
+            If the rule does not exist, or if the rule is "edge" and the reverse of an edge is ambiguous.
         """
         if exclude is not None and not isinstance(exclude, str):
             raise TypeError(f"{operator}: exclude is a {type(exclude).__name__}; expected 'node', 'edge' or None")
@@ -315,7 +315,7 @@ class EdgeGraph(Immutable):
         """Raise ValueError if the reverse of an edge is ambiguous."""
         if self.reverse_edge is not None:
             return
-        if self.kind == "jax":  # a traced program does not have the numbers of the edges
+        if self.kind == "jax":  # edge numbers are unknown while JAX traces
             raise ValueError(
                 f"{operator}: exclude is 'edge' and graph has parallel edges; expected an EdgeGraph built with shifts "
                 "or vec, which identify the reverse of an edge"
@@ -374,7 +374,7 @@ class EdgeGraph(Immutable):
 
 @on_device
 def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
-    """Build a graph with known reverse edges, from a pickle or for a part of a graph, and check everything."""
+    """Build a graph with known reverse edges, for unpickling or for a subgraph, and check everything."""
     src, dst, num_nodes = _check_ends(src, dst, num_nodes)
     _check_sorted(src)
     if reverse_edge is not None:
@@ -385,7 +385,7 @@ def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeG
 
 
 def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
-    """Return a copy of the reverse edges; raise unless each goes back to the source and has the edge as its reverse."""
+    """Return a copy of `reverse_edge`; raise unless each reverse leads back and has the edge as its own reverse."""
     xp = get_array_module(src)
     reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
@@ -422,7 +422,7 @@ def _check_sorted(src: Any) -> None:
 
 
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
-    """Check an array that has a row of three numbers for each edge."""
+    """Check an array of three numbers per edge, shape (num_edges, 3)."""
     kind, expected = name_library(src), " or ".join(d.name for d in dtypes)
     value = as_array(value, f"EdgeGraph: {name}")
     if name_library(value) != kind:
@@ -439,7 +439,7 @@ def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any
 
 
 def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
-    """Check shapes and types, and that no edge has zero length as far as is known."""
+    """Check shapes and types, and that no edge has zero length according to `shifts` and `vec`."""
     xp = get_array_module(src)
     if shifts is not None:
         shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)
@@ -468,17 +468,17 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
 
 
 def _are_zero(rows: Any) -> Any:
-    """Return whether each row of three is zero; NumPy is faster column by column."""
+    """Return whether each row of three numbers is zero; NumPy is faster column by column."""
     return (rows[:, 0] == 0) & (rows[:, 1] == 0) & (rows[:, 2] == 0)
 
 
 def _edges_back(
     src: Any, dst: Any, num_nodes: int, dst_offsets: Any, by_dst: Any, shifts: Any, wanted: bool
 ) -> tuple[Any, Any, int, list[Any]]:
-    """Return the range of edges back for each edge, and the largest number of edges between the same nodes.
+    """Return, for each edge, the range of edges in the opposite direction, and the largest number of parallel edges.
 
     With `wanted`, the last result is `edge_start`, `edge_stop` and `reverse_edge`; it is empty if an edge has several
-    reverses or libtrigraph would have to search long.
+    reverses or the search in libtrigraph would take too long.
     """
     n = int(src.size)
     if name_library(src) == "numpy" and counts_fit(n, num_nodes):
@@ -487,7 +487,7 @@ def _edges_back(
         lengths = [n, n] + [n if wanted else 0] * 3
         status, (most, *_), (start, stop, *found) = fill_arrays("edges_back", (num_nodes, n, wanted), given, lengths)
         return start, stop, most, found if status == 0 else []
-    # The in-edges of a node ascend by source, so the edges from one source are contiguous.
+    # In-edges of a node are sorted by source, so that parallel edges are contiguous.
     xp, dtype = get_array_module(src), src.dtype
     pairs, asked = _pair_number(dst[by_dst], src[by_dst], num_nodes), _pair_number(src, dst, num_nodes)
     start, stop = xp.searchsorted(pairs, asked, side="left"), xp.searchsorted(pairs, asked, side="right")

@@ -1,4 +1,4 @@
-"""Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that does not depend on the package."""
+"""Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that is the same for both packages."""
 
 import math
 from typing import Any
@@ -9,12 +9,12 @@ from trigraph.arrays import dtype_name, name_library, real_number, show_value
 from trigraph.graphs.counting import order_by
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-# An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
+# An EdgeGraph packs the shifts of an edge into one int64, as three digits of base 2 * LARGEST_SHIFT + 1.
 LARGEST_SHIFT = 2**19
 # Squares of positions, cells and cutoffs up to this number do not overflow, and its inverse squared does not underflow.
 LARGEST_NUMBER = 2.0**500
-# In a cell with a periodic direction, atoms may be this many cutoffs from the origin along the other directions. The
-# search uses float64 with 52 bits, which leaves 26 bits for distances below the cutoff.
+# If any direction is periodic, atoms may be this many cutoffs from the origin along the other directions. The 52 bits
+# of float64 then leave 26 bits for distances below the cutoff.
 MOST_CUTOFFS = 2**26
 
 
@@ -28,7 +28,7 @@ def neighbors(
     _check_matrix("positions", positions, "(num_nodes, 3)")
     pbc = _check_pbc(pbc)
     box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
-    # The other rows are set to zero, not dropped: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
+    # Other rows are set to zero, not dropped: NumPy 2.0 to 2.4.0 raises an error for the rank of a matrix without rows.
     if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
         came = None if cell is None else box.tolist()
         raise ValueError(
@@ -90,7 +90,7 @@ def _check_cutoff(cutoff: Any) -> float:
 
 
 def find_cell_limit(dtype: np.dtype) -> int:
-    """Return the largest distance of an atom from the origin along a periodic direction, in cells.
+    """Return the largest allowed distance of an atom from the origin along a periodic direction, in cells.
 
     A position that is N cells away is rounded by up to N eps / 2 of a cell, which leaves half of the digits for
     N = 1 / sqrt(eps). Two atoms on opposite sides of the origin can be twice as far from each other.
@@ -113,12 +113,12 @@ def _find_pairs(
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
     box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
-    # Search slightly further, then select by distances that are bitwise equal for an edge and its reverse.
+    # Search slightly beyond the cutoff, then select by distances that are bitwise equal for an edge and its reverse.
     reach = _choose_reach(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _compute_offset(shifts, cell), axis=1) < cutoff
-    if of_atom is not None:  # rounding of positions far away can bring structures together
+    if of_atom is not None:  # rounding of distant positions can bring structures together
         inside &= of_atom[i] == of_atom[j]
     i, j, shifts = i[inside], j[inside], shifts[inside]
     order = _sort_pairs(j, i, shifts, len(positions))
@@ -130,7 +130,7 @@ def _sort_pairs(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: in
     columns = shifts.T
     lowest, highest = ([int(m) for m in extreme(columns, axis=1, initial=0)] for extreme in (np.min, np.max))
     sizes = [high - low + 1 for low, high in zip(lowest, highest, strict=True)]
-    if math.prod(sizes) > max(len(src), 2**16):  # too many cells to count each
+    if math.prod(sizes) > max(len(src), 2**16):  # too many cells for a counting sort
         return np.lexsort((*columns[::-1], dst, src))
     cells = np.ravel_multi_index([s - low for s, low in zip(columns, lowest, strict=True)], sizes)
     order = order_by("EdgeGraph", "shifts", cells, "cells", math.prod(sizes)).positions
@@ -140,7 +140,7 @@ def _sort_pairs(src: np.ndarray, dst: np.ndarray, shifts: np.ndarray, number: in
 
 
 def _compute_offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Return ``shifts @ cell``, but exactly odd in the shifts; a matrix product need not be."""
+    """Return ``shifts @ cell`` as an exactly odd function of the shifts, which a matrix product need not be."""
     counts, offset = shifts.T.astype(np.float64), np.empty(shifts.shape)
     for k in range(3):
         offset[:, k] = counts[0] * cell[0, k] + counts[1] * cell[1, k] + counts[2] * cell[2, k]
@@ -155,12 +155,12 @@ def _search_box(
     most_cells: int,
     of_atom: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a cell that holds all atoms, the atoms moved into it, and the number of cells by which each was moved.
+    """Return a cell that contains all atoms, the atoms moved into it, and the number of cells by which each was moved.
 
     Neighbour lists sort atoms into bins of the cell. Along directions that are not periodic, the cell must fit the
     atoms: otherwise all atoms share one bin, which takes quadratic time, or empty bins take memory. Shifts along these
-    directions are zero, so the cell vectors chosen here do not affect the result. Along periodic directions, neighbour
-    lists accept atoms outside the cell, but matscipy counts the cells in int32.
+    directions are zero, so the choice of their cell vectors does not affect the result. Along periodic directions,
+    neighbour lists accept atoms outside the cell, but matscipy counts the cells in int32.
     """
     box = cell.copy()
     periodic = box[pbc]
@@ -178,7 +178,7 @@ def _search_box(
 def _check_distances(
     positions: np.ndarray, at: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> None:
-    """Raise ValueError if an atom is too far from the origin, in cells along periodic directions, else in cutoffs.
+    """Raise ValueError if an atom is too many cells (in periodic directions) or cutoffs from the origin.
 
     If no direction is periodic, nothing is rounded, and atoms may be anywhere.
     """
@@ -195,9 +195,9 @@ def _check_distances(
 
 
 def _choose_reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
-    """Return the width of the bins: the cutoff, or more if bins of that width would be too many and mostly empty.
+    """Return the width of the bins: the cutoff, or more if that would give too many, mostly empty bins.
 
-    Neighbour lists store data for each bin and count bins in int32. There are at most 2^20 bins or one bin per atom.
+    Neighbour lists store data for each bin and count bins in int32. There are at most max(2^20, num_nodes) bins.
     """
     heights = 1 / np.linalg.norm(np.linalg.inv(box / cutoff), axis=0)
     reach = 1.0
@@ -207,7 +207,7 @@ def _choose_reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
 
 
 def _move_groups_together(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest coordinate of each atom's group, and its new value, which leaves little space empty.
+    """Return the lowest coordinate of each atom's group and its new value, with small gaps between groups.
 
     Gaps within a group are at most two cutoffs wide; the new gaps between groups are two cutoffs wide. With `of_atom`,
     the structure of each atom, a group has atoms of one structure only.
@@ -225,7 +225,7 @@ def _move_groups_together(at: np.ndarray, cutoff: float, of_atom: np.ndarray | N
 
 
 def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
-    """Return ASE's i, j and S. If matscipy is installed, it finds the same pairs faster."""
+    """Return i, j and S as ASE defines them, from matscipy if it is installed, because it is faster, or from ASE."""
     try:
         from matscipy.neighbours import neighbour_list
     except ImportError:

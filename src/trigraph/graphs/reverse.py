@@ -1,4 +1,4 @@
-"""Search for the reverse of each edge by the cells that it crosses, by its vector, or by its ends alone."""
+"""Search for the reverse of each edge by its cell shifts, its vector, or its end nodes alone."""
 
 import math
 from typing import Any
@@ -26,8 +26,8 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
         odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
     else:
         odd = _project_on_direction(vec)
-    # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates of an edge lie in its
-    # range start:stop, where bisection finds the reverse.
+    # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates for an edge's reverse
+    # are start:stop, which bisection searches.
     order = xp.argsort(odd[by_dst], kind="stable")
     order = order[xp.argsort(pairs[order], kind="stable")]
     values = odd[by_dst[order]]
@@ -39,13 +39,13 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
 
 
 def _project_on_direction(vec: Any) -> Any:
-    """Project on a direction that separates any two vectors of a cubic lattice; the result is exactly odd in `vec`."""
+    """Project vectors onto a direction that separates any two vectors of a cubic lattice; exactly odd in `vec`."""
     x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
     return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
 
 
 def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
-    """Return the first index in start:stop, where `values` ascends, with a value >= the target; otherwise `stop`."""
+    """Return the first index in start:stop with a value >= the target, or `stop`; `values` ascends in start:stop."""
     xp = get_array_module(values)
     low, high = start, stop
     for _ in range(int((stop - start).max()).bit_length()):
@@ -78,8 +78,8 @@ def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: A
 def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
     """Return the position of the nearest candidate with |v + v'| <= 64 eps |v|, or -1.
 
-    Raise if a candidate is opposite within sqrt(eps) but not within 64 eps. It is a reverse edge with too large a
-    rounding error; another image of the pair would differ by a lattice vector.
+    Raise if a candidate is opposite within sqrt(eps) but not within 64 eps. Such a candidate is a reverse edge with too
+    large a rounding error; another image of the pair would differ by a lattice vector.
     """
     xp = get_array_module(values)
     eps = float(np.finfo(vec.dtype).eps)

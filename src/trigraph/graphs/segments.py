@@ -1,4 +1,4 @@
-"""Segments, which hold the members of each sum."""
+"""Segments: the members of each sum, such as the triplets of each edge."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from trigraph.table.graph_kinds import GRAPH_PARTS
 class Segments(Immutable):
     """Members, such as triplets or edges, in any order, and the segment (an edge or an atom) of each.
 
-    Segment `s` has the members ``order[offsets[s]:offsets[s+1]]``, in ascending order; it may have none.
+    Segment `s` has the members ``order[offsets[s]:offsets[s+1]]``, in ascending order, or no members.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Segments(Immutable):
     index : array, shape (num_members,)
     offsets : array, shape (num_segments + 1,)
     order : array, shape (num_members,)
-        Members in a stable order by segment; ``0, 1, 2, ...`` where `is_sorted`.
+        Members in a stable order by segment; ``0, 1, 2, ...`` if `is_sorted`.
     num_members, num_segments : int
     max_size : int
         Number of members of the largest segment.
@@ -39,8 +39,8 @@ class Segments(Immutable):
 
     Notes
     -----
-    Segments are immutable, picklable and safe to share between threads. Arrays on a device can be written to; see
-    `CSC`. Arrays over members keep the caller's order. Building takes linear time on the host.
+    Segments are immutable, picklable and safe to share between threads. Device arrays remain writable; see `CSC`.
+    Arrays over members keep the caller's order. Building takes linear time on the host.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Segments(Immutable):
             **self._common_attributes(index),
             is_sorted=is_sorted,
         )
-        if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize and can be captured
+        if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that CUDA graphs can capture later calls
             self.long_rows("offsets")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -432,7 +432,7 @@ class Operator:
     def operations(self) -> str:
         """Expression for the number of floating-point operations.
 
-        A native bwd3 is bwd on numbers with four components (`fortran/fast/jets.inc`), whose product takes nine multiplies.
+        A native bwd3 is bwd on numbers with four components (`fortran/fast/jets.inc`); a product takes 9 multiplies.
         """
         return self.definition.operations[self.order] if self.order < 3 else f"9*({self.definition.operations[1]})"
 
