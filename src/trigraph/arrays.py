@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-# Functions that give access to modules which import this one, so that it need not import them: "torch" returns the
-# module that reads and makes tensors, "libtrigraph" the path of the C library, and "num_threads" the number of threads
-# of large calls. `trigraph` fills this table.
+# Functions that avoid circular imports: "torch" returns the module that converts tensors, "libtrigraph" the path of the
+# C library, and "num_threads" the number of threads of large calls. `trigraph/__init__.py` fills this table.
 LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-# Largest number of nodes, segments, or rows of edge arrays. The offsets of more would fill 2 PiB.
+# Maximum number of nodes, segments, or rows of edge arrays; its int64 offsets take 2 PiB.
 MOST = 2**48
 
 LARGEST_INT, LARGEST_C_INT = 2**63 - 1, 2**31 - 1
@@ -41,7 +40,7 @@ def cupy_module() -> Any:
 def name_library(value: Any) -> str | None:
     """Return ``"numpy"`` or ``"cupy"`` for an ndarray of that library, and None for anything else.
 
-    Masked arrays and matrices give None: a kernel would drop the mask, and a matrix changes what ``*`` means.
+    Masked arrays and matrices give None, because a kernel would ignore the mask, and a matrix redefines ``*``.
     """
     if type(value) is np.ndarray:  # the common case
         return "numpy"
@@ -53,7 +52,7 @@ def name_library(value: Any) -> str | None:
 
 
 class ArrayLibrary:
-    """Array library (NumPy or CuPy) of one backend, as the argument checks use it.
+    """Array library (NumPy or CuPy) of one backend, for the argument checks.
 
     `trigraph.torch` and `trigraph.jax` have their own classes with the same methods, without a backend.
     """
@@ -133,7 +132,7 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
     is not on a CPU. Raise TypeError if JAX is tracing the array.
     """
     jax = sys.modules.get("jax")
-    # Without the package, a folder named jax is imported as a namespace package.
+    # If JAX is not installed, `jax` may be a namespace package made from a folder of that name.
     if jax is not None and hasattr(jax, "Array") and isinstance(value, jax.Array):
         if isinstance(value, jax.core.Tracer):
             raise TypeError(
@@ -181,9 +180,9 @@ def suggest_arrays(name: str, value: Any) -> str:
 
 
 def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
-    """Return a read-only contiguous copy, as an array, of a one-dimensional index array or tensor.
+    """Return a read-only contiguous array that copies a one-dimensional index array or tensor.
 
-    Raise TypeError or ValueError if the value is no such array, or if it differs in library, dtype or device from
+    Raise TypeError or ValueError if the value is not such an array, or if it differs in library, dtype or device from
     `like`, which messages call `like_name`.
     """
     value, like = as_array(value, f"{caller}: {name}"), as_array(like)

@@ -1,4 +1,4 @@
-"""Models of `trigraph.torch.nn` as calculators of ASE, for its relaxations and dynamics."""
+"""ASE calculator for models of `trigraph.torch.nn`."""
 
 from trigraph.calculators.ase import Calculator
 

@@ -1,7 +1,7 @@
 """The environment of a result: versions, compilers, processor and device.
 
-`trigraph info` shows it, and every report contains it. If a component is missing, the functions return the reason
-instead of raising.
+`trigraph info` prints the environment, and every report contains it. If a component is missing, the functions return
+the reason instead of raising an error.
 """
 
 import importlib.resources
@@ -31,8 +31,8 @@ EXTRAS = ("verify", "torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # If one of these is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
-# These control when glibc returns free memory to the system. A program that frees and reallocates large arrays in every
-# step is slower if glibc returns their memory each time.
+# Variables that control when glibc returns free memory to the system. A program that frees and reallocates large arrays
+# in every step is slower if glibc returns their memory each time.
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -60,7 +60,7 @@ def find_commit() -> tuple[str, bool] | None:
     if "dir_info" not in origin:
         return None
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
-    # If an archive was unpacked inside another repository, that repository's commit says nothing about it.
+    # If an archive was unpacked inside another repository, that repository's commit says nothing about the archive.
     top = _run_git(folder, "rev-parse", "--show-toplevel")
     head = _run_git(folder, "rev-parse", "HEAD")
     if top is None or head is None or Path(top).resolve() != folder.resolve():
@@ -77,12 +77,12 @@ def build_info() -> dict[str, Any] | None:
 
 
 def fast_path() -> tuple[str | None, str]:
-    """Return the level of the fast path in use, such as ``x86-64-v3``, or None and the reason."""
+    """Return the CPU level of the fast path in use, such as ``x86-64-v3``, or None and the reason."""
     from trigraph.fortran.levels import get_cpu_level
 
     try:
         return _level_name(get_cpu_level()), ""
-    except (ImportError, ValueError) as error:  # no level was built, or TRIGRAPH_CPU_LEVEL cannot run here
+    except (ImportError, ValueError) as error:  # no level was built, or this CPU cannot run TRIGRAPH_CPU_LEVEL
         return None, str(error)
 
 
@@ -128,7 +128,7 @@ def platform_warnings() -> list[str]:
 
 
 def backend_states() -> list[dict[str, Any]]:
-    """Return, for every backend and the judge, whether it can run here and its configuration or the reason."""
+    """Return, for every backend and the judge, whether it is available, and its configuration or the reason."""
     from trigraph.fortran.levels import torch_operators
     from trigraph.fortran.threads import get_num_threads
 

@@ -7,7 +7,7 @@ from trigraph.graphs.neighbors import FLOATS
 
 
 class GnoParams(NamedTuple):
-    """Parameters of the kernel network: U (H, d), b_u (H,), V (F, H), b_v (F,), with F = f_in*f_out, f_out fast."""
+    """Parameters of the kernel network: U (H, d), b_u (H,), V (F, H), b_v (F,), with F = f_in*f_out, f_out fastest."""
 
     U: Any
     b_u: Any
@@ -81,7 +81,7 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     Returns
     -------
     GnoParams
-        Views: writing to them writes to `params`.
+        Views: writes to them change `params`.
 
     Raises
     ------

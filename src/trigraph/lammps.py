@@ -1,4 +1,4 @@
-"""Models of `trigraph.torch.nn` as force fields of LAMMPS, through its ``fix external``."""
+"""LAMMPS force field for models of `trigraph.torch.nn`."""
 
 from trigraph.calculators.lammps import Attached, attach, run
 

@@ -11,7 +11,7 @@ R = TypeVar("R")
 class Lock:
     """Lock that is free in a forked child, which lacks the thread that held it.
 
-    It is reentrant, so that signal handlers and finalizers may call operators.
+    The lock is reentrant, so that signal handlers and finalizers may call operators.
     """
 
     def __init__(self) -> None:
@@ -20,8 +20,8 @@ class Lock:
     def hold(self, function: Callable[[], R]) -> R:
         """Call a function while this thread holds the lock, and return its result.
 
-        An exception in a signal handler cannot leave the lock held. With ``with lock:`` it can: Python 3.14 may raise
-        the exception after it has acquired the lock and before the block begins.
+        Unlike ``with lock:``, this method releases the lock even if a signal handler raises an exception: Python 3.14
+        may raise the exception after it has acquired the lock and before the block begins.
         """
         lock = self._by_process.setdefault(os.getpid(), threading.RLock())
         try:
@@ -30,5 +30,5 @@ class Lock:
         finally:
             try:  # noqa: SIM105, because a handler might raise while `suppress` is called
                 lock.release()
-            except RuntimeError:  # it was not acquired
+            except RuntimeError:  # the lock was not acquired
                 pass

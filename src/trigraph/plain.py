@@ -1,8 +1,9 @@
 """Every operator in plain array operations, which torch and JAX differentiate where compiled derivatives are missing.
 
-A function takes a `Library`, the arrays of a call by name (including the graph's, named as in the Fortran interface;
-absent arrays are omitted), and sizes and attributes. It returns the outputs by name. Values equal the operators' except
-for rounding, and derivatives of any order exist. At a kink, they follow the same side as the first two orders.
+Each function takes a `Library`, the arrays of a call by name (including the graph's arrays, named as in the Fortran
+interface; absent arrays are omitted), and sizes and attributes. The function returns the outputs by name. They agree
+with the operators up to rounding, and have derivatives of any order. At a kink, all derivatives belong to the same side
+as the compiled first and second derivatives.
 """
 
 import math
@@ -29,13 +30,13 @@ class Library(NamedTuple):
     outer: Callable[[Any, Any, Any], Any]  # (a, b, groups): for each group, the sum of the outer products of its rows
     times: Callable[[Any, Any, Any], Any]  # (a, matrices, groups): each row times the matrix of its group
     extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); arbitrary for an unused index
-    constant: Callable[[Any], Any]  # the same number, with zero derivatives
+    constant: Callable[[Any], Any]  # the same values, with zero derivatives
     polynomial: Callable[[np.ndarray, Any], Any]  # (coefficients from the highest degree, variable)
     harmonics: Callable[[Any, int], Any]  # (unit vectors, degree): `harmonics`, possibly with derivatives of its own
     softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): `softmax`, possibly with derivatives of its own
     bessel: Callable[[int, Any], Any]  # (l, x): `spherical_bessel`, possibly with derivatives of its own
-    wide: Callable[[Any], Any]  # the same numbers in the widest dtype available
-    array: Callable[[np.ndarray, Any], Any]  # (a, b): array a, possibly of NumPy, with dtype and device of b
+    wide: Callable[[Any], Any]  # the same values in the widest dtype available
+    array: Callable[[np.ndarray, Any], Any]  # (a, b): array a, possibly from NumPy, converted to b's dtype and device
 
 
 def gno_kernel(lib: Library, v: Values, s: Values) -> Values:
@@ -60,9 +61,9 @@ def gno_message(lib: Library, v: Values, s: Values) -> Values:
     return gno_aggregate(lib, {**v, **gno_kernel(lib, v, s)}, s)
 
 
-@cache  # key: all arguments, which are numbers
+@cache
 def _normalised_bessel_zeros(num_spherical: int, num_radial: int) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.special import spherical_jn  # imported here because it is slow
+    from scipy.special import spherical_jn  # imported late because the import is slow
 
     zeros = bessel_zeros(num_spherical, num_radial)
     return zeros, math.sqrt(2) / np.abs(spherical_jn(np.arange(1, num_spherical + 1)[:, None], zeros))
@@ -99,7 +100,7 @@ def harmonics(lib: Library, unit: Any, degree: int) -> Any:
     """S_l of unit vectors, (num_edges, degree^2): P_l(u_e.u_f) = sum over the 2l+1 columns of l of S_l(u_e) S_l(u_f).
 
     The columns are N_lm q_lm(z) times the real and the imaginary part of (x + i y)^m, for m from 0 to l and from 1 to
-    l. All m of a degree are computed at once.
+    l. All m of one degree are computed at once.
     """
     xp, z = lib.xp, unit[:, 2:]
     one = xp.ones_like(z)
@@ -124,7 +125,7 @@ def harmonics(lib: Library, unit: Any, degree: int) -> Any:
     return xp.concatenate(columns, 1)
 
 
-@cache  # key: the argument, a number
+@cache
 def harmonics_gradient(degree: int) -> np.ndarray:
     """Return G, (3, degree^2, degree^2), with d S / d u_k = S G_k for S as homogeneous polynomials of degree l.
 
@@ -190,7 +191,7 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
         return {"out": out}
     most = s.get("max_parallel_edges", FEW_PARALLEL + 1) if s["exclude"] == "node" else 1
     if most > FEW_PARALLEL:
-        # Edges between the same two nodes form a group; they are neighbours in the order by destination.
+        # Parallel edges form a group, which is contiguous in the order by destination.
         order = v["dst_edge_index"]
         src, dst = v["src"][order], v["dst"][order]
         begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
@@ -255,7 +256,7 @@ def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
             by = xp.ones_like(x[:, :1]) if w is None or s["mean_by"] == "count" else w
             out = out / xp.where(some, lib.scatter(by, i, n), 1.0)
         return {"output_embedding": out}
-    most = lib.extremum(lib.constant(messages), i, n, s["op"])  # the first edge with it, or a NaN, is selected
+    most = lib.extremum(lib.constant(messages), i, n, s["op"])  # the first edge that attains it, or a NaN, is selected
     position = xp.ones_like(i).cumsum(0)[:, None] - 1
     place = xp.where((messages == most[i]) | xp.isnan(messages), position, i.shape[0])
     is_first = position == lib.extremum(place, i, n, "min")[i]

@@ -1,4 +1,4 @@
-"""Models of `trigraph.torch.nn` as models of torch-sim, for its batched relaxations and dynamics."""
+"""torch-sim model for models of `trigraph.torch.nn`."""
 
 from trigraph.calculators.torch_sim import Model
 

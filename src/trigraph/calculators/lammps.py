@@ -158,7 +158,7 @@ class Attached:
 
 
 def _has_pair_style(lmp: lammps) -> bool:
-    """Return whether a pair style with any of these features is active; some for bodies or ellipsoids have none."""
+    """Return whether a pair style is active, judged by its features; a few for bodies or ellipsoids have none."""
     return any(lmp.eval(f"is_active(pair,{feature})") for feature in ("single", "respa", "manybody", "tail", "shift"))
 
 

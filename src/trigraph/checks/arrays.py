@@ -1,6 +1,6 @@
-"""Checks of arrays, graphs and sizes, derived from the table. The public functions make them once per call.
+"""Checks of arrays, graphs and sizes, derived from the table. Public functions run these checks once per call.
 
-Attributes are checked first, then kinds of arrays, dtypes, graph, shapes, `wrt` and `out`. Every message names the
+Attributes are checked first, then array libraries, dtypes, graph, shapes, `wrt` and `out`. Every message names the
 operator, the argument, the expected value and the actual value. Errors are raised before any computation.
 """
 
@@ -20,9 +20,9 @@ HALF_BACKENDS = ("gpu", "gpu-host")
 
 
 class Checked(NamedTuple):
-    """Call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, given outputs.
+    """Arguments that passed every check: contiguous arrays, sizes by symbol, requested fields, output arrays.
 
-    `columns` names the fields that are returned with a trailing axis of length one, because their input has one.
+    `columns` names the fields that are returned with a trailing axis of length one, because the input has it.
     """
 
     values: dict[str, Any]
@@ -35,7 +35,7 @@ class Checked(NamedTuple):
 def layout(
     op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """Return the shape and dtype of a field, equal to its argument for a gradient, otherwise given by the table."""
+    """Return the shape and dtype of a field: of the argument if the field is its gradient, else from the table."""
     array = values.get(field.name)
     if array is not None:
         return array.shape, array.dtype
@@ -46,7 +46,7 @@ def layout(
 
 
 def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
-    """Return a text like ``(num_edges, f_in*f_out) = (8, 12)``; a symbol of unknown size appears by name."""
+    """Return text such as ``(num_edges, f_in*f_out) = (8, 12)``; a symbol of unknown size appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
     numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
     filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
@@ -54,7 +54,7 @@ def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
 
 
 def _solve_for_symbol(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
-    """Return the integer `symbol` for which `dim`, which is linear in it, equals `size`; None if there is none."""
+    """Return the integer value of `symbol` at which the linear expression `dim` equals `size`, or None."""
     at_zero = evaluate(dim, {**sizes, symbol: 0})
     slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
     return None if (size - at_zero) % slope else (size - at_zero) // slope
@@ -63,8 +63,8 @@ def _solve_for_symbol(dim: str, symbol: str, sizes: Mapping[str, int], size: int
 def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[str, int]:
     """Return the size of every symbol, from graph, attributes and array shapes; raise ValueError on a conflict.
 
-    Arrays, except results of fwd, have `lead` leading axes more than in the table. Inputs bind before gradients and
-    cotangents, so that the message blames a gradient of the wrong shape, not an input.
+    Arrays, except results of fwd, have `lead` more leading axes than in the table. Inputs bind before gradients and
+    cotangents, so that an error names a gradient of the wrong shape, not an input.
     """
     sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
@@ -74,7 +74,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
             sizes[a.name] = a.choices.index(values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
-    lengths: dict[str, int] = {}  # values of expressions
+    lengths: dict[str, int] = {}  # values of evaluated expressions
     for array, dims in op.axes:
         value = values.get(array.name)
         if value is None:
@@ -117,14 +117,14 @@ def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
 
 
 def _expect_dtype(array: Array, first: Any) -> Any:
-    """Return the expected dtype of an array: the first input's, or float32 if that is half and the array cannot be."""
+    """Return the expected dtype of an array: the first input's, or float32 if that is 16-bit and the array lacks `half`."""
     return first if array.half or not is_half(first) else np.dtype(np.float32)
 
 
 def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary, half: bool = False) -> tuple[Any, Any]:
     """Check that arrays share a library, dtype and device and that numbers fit the dtype; return dtype and device.
 
-    With `half`, arrays that the kernels take in half precision may have it.
+    With `half`, arrays that kernels accept in half precision may be float16 or bfloat16.
     """
     first, first_device = "", ""
     first_dtype: Any = None
@@ -149,7 +149,7 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             first, first_dtype, first_device = name, dtype, device
         elif device != first_device:
             raise ValueError(f"{op.name}: {name} is on {device}; expected {first_device}, where {first} is")
-    for name in op.numbers if first_dtype is not None else ():  # backends convert them to the dtype of the computation
+    for name in op.numbers if first_dtype is not None else ():  # converted to this dtype by backends
         number, dtype = values[name], first_dtype
         if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
             raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")
@@ -159,8 +159,8 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
 def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, device: Any, stacklevel: int = 4) -> None:
     """Check the classes and devices of graph objects, and replace index arrays by graph objects where allowed.
 
-    This sorts the index array in every call. For a device array the host must also wait; a warning with the caller's
-    `stacklevel` says so.
+    An index array is sorted again in every call. For a device array the host must also wait; a warning with the
+    caller's `stacklevel` reports this.
     """
     if op.graph is None:
         return
@@ -203,12 +203,12 @@ def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
         if value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
             values[a.name] = value[..., 0]
             squeezed.add(a.name)
-    # A cotangent that is None takes the shape of its input.
+    # A result for a cotangent that is None has the shape of its input.
     return frozenset(squeezed.union(gg for n in squeezed if (gg := f"gg_{n}") in op.names and values[gg] is None))
 
 
 def check_members(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check that graph objects fit each other and the attributes, and that indices returned by fwd fit the graph."""
+    """Check that graph objects, attributes and indices returned by fwd are consistent."""
     if op.graph is None:
         return
     for attribute in op.attributes:
@@ -238,7 +238,7 @@ def check_members(op: Operator, values: Mapping[str, Any]) -> None:
 def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that positions passed from fwd to bwd are in-edges of their destinations. NumPy arrays only.
 
-    On a device the check would synchronise. In every backend, a position that is not an in-edge contributes zero.
+    Device arrays are not checked, to avoid synchronisation. In all backends, other positions contribute zero.
     """
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
@@ -254,7 +254,7 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check numbers that must be positive. NumPy arrays only. NaN passes and propagates to the results."""
+    """Raise ValueError if a NumPy array that must be positive is not; NaN passes and propagates to the results."""
     for a in (a for a in op.positive_arguments if isinstance(values[a.name], np.ndarray)):
         if np.fmin.reduce(values[a.name], axis=None, initial=1) <= 0:
             row = int((values[a.name] <= 0).argmax())
@@ -272,7 +272,7 @@ def check_out(
 ) -> dict[str, Any]:
     """Return the caller's output arrays by field; raise if one is unsuitable.
 
-    They must have the right kind, dtype and shape, be writable, and overlap neither an input nor each other.
+    Output arrays must have the correct library, dtype and shape, be writable, and not overlap inputs or each other.
     """
     if not isinstance(out, Mapping):
         if len(wanted) != 1:
@@ -321,12 +321,12 @@ def _make_contiguous(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        return np.require(value, requirements=("C", "A", "E"))  # E: no subclass, which may have its own arithmetic
+        return np.require(value, requirements=("C", "A", "E"))  # E: no subclass, which may redefine arithmetic
     return value if value.flags.c_contiguous else get_array_module(value).ascontiguousarray(value)
 
 
 def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary) -> Checked:
-    """Check a call of a backend; `values` holds arrays, graphs and checked attributes by name."""
+    """Check the arguments of a call; `values` holds arrays, graphs and checked attributes by name."""
     _, device = check_arrays(op, values, library, library.backend in HALF_BACKENDS)
     check_graphs(op, values, library, device)
     check_members(op, values)

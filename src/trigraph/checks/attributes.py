@@ -13,7 +13,7 @@ HALF = ("float16", "bfloat16")
 
 
 def choice_number(choices: tuple[Any, ...], value: Any) -> int:
-    """Return the index of a value among the choices of an attribute, or -1. Here True does not equal 1."""
+    """Return the index of a value among the choices of an attribute, or -1; True does not match 1."""
     if isinstance(value, str):
         return choices.index(value) if value in choices else -1
     for place, choice in enumerate(choices):
@@ -27,7 +27,7 @@ def choice_number(choices: tuple[Any, ...], value: Any) -> int:
 def bind_arguments(
     op: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
 ) -> dict[str, Any]:
-    """Return all arguments by name; an omitted one is None, or the default of its attribute.
+    """Return all arguments by name; an omitted argument is None, or the default of its attribute.
 
     Raise TypeError, with `signature` in the message, if an argument is missing, given twice or unknown.
     """
@@ -83,7 +83,7 @@ def check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
 
 
 def check_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
-    """Return the `names` that `wrt` contains, in their order; raise TypeError or ValueError if it contains others."""
+    """Return the `names` that `wrt` contains, in the order of `names`; raise if `wrt` contains other names."""
     wrt = unwrap_scalar(wrt)
     try:
         asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)

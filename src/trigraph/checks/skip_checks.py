@@ -9,9 +9,9 @@ from trigraph.table.grammar import Operator
 
 
 def skip_checks(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
-    """Return a function with the table's signature plus `out`, which passes a call to `execute` of a backend.
+    """Return a function with the table's signature plus `out`, which calls a backend's `execute`.
 
-    Its arrays have `lead` leading axes more than in the table.
+    Its array arguments have `lead` more leading axes than in the table.
     """
 
     def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ DROP_INS = ("cugraph_ops_binding", *(f"pylibcugraphops{name}" for name in ("", "
 def install() -> None:
     """Make ``import pylibcugraphops`` and ``import cugraph_ops_binding`` find the replacements in this package.
 
-    They take precedence over installed packages of these names. A second call has no effect.
+    The replacements take precedence over installed packages of these names. A second call has no effect.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def _build_batched_graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC
         )
     splits = indptr.long().reshape(-1, indptr.shape[-1]).expand(batch, -1)
     offsets = torch.nn.functional.pad(splits.diff(dim=1).flatten().cumsum(0), (1, 0))
-    # The splits of an entry need not cover its first and last rows.
+    # `indptr` need not cover the first and last rows of a batch entry.
     rows = torch.arange(batch * num_rows, device=indptr.device).reshape(batch, num_rows)
     read = [row[start:stop] for row, (start, stop) in zip(rows, splits[:, [0, -1]].tolist(), strict=True)]
     return CSC(offsets, torch.cat([offsets[:0], *read]), batch * num_rows)
@@ -39,13 +39,13 @@ def _build_batched_graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC
 def segment_csr(
     src: torch.Tensor, indptr: torch.Tensor, reduction: Literal["mean", "sum"], use_scatter: bool = True
 ) -> torch.Tensor:
-    """Return the sum or the mean of each run of consecutive rows: row i for ``src[indptr[i]:indptr[i + 1]]``.
+    """Return sums or means of consecutive rows: row i of the result reduces ``src[indptr[i]:indptr[i + 1]]``.
 
     Parameters
     ----------
     src : tensor of floating point, shape (num_rows, channels) or (batch, num_rows, channels)
     indptr : tensor of int32 or int64, shape (num_out + 1,), or (batch or 1, num_out + 1) with a batch
-        Splits between the runs, in ascending order. Rows before the first split and after the last are ignored.
+        Boundaries of the row ranges, in ascending order. Rows before the first and after the last boundary are ignored.
     reduction : {"mean", "sum"}
     use_scatter : bool, optional
         Ignored: torch_scatter is not called.
@@ -53,7 +53,7 @@ def segment_csr(
     Returns
     -------
     tensor, shape (num_out, channels) or (batch, num_out, channels)
-        Zero for a run without rows. Differentiable to any order. Floats of 16 bits on the CPU are added in float32.
+        Zero for an empty range. Differentiable to any order. 16-bit floats on the CPU are added in float32.
 
     Raises
     ------

@@ -77,12 +77,12 @@ def verify(
     Returns
     -------
     Result
-        All checks. It prints as a table and has the methods ``plot()`` and ``save("report.html")``.
+        All checks. The result prints as a table and has the methods ``plot()`` and ``save("report.html")``.
 
     Raises
     ------
     OperatorError
-        If a check failed or none passed, and `raises` is True. It is an AssertionError with the attribute `result`.
+        If a check failed or none passed, and `raises` is True; a subclass of AssertionError.
     TypeError, ValueError
         If `function` is not callable, an operator, framework, device, setting or kind is unknown, or no process can be
         started.
@@ -123,7 +123,7 @@ def verify(
 
 
 class _Plan(Plan):
-    """Plan of a run with one step for each unit."""
+    """Plan with one step for each verification unit."""
 
     def __init__(self, name: str, request: Mapping[str, Any], forked: bool) -> None:
         from trigraph.verification.run import plan_run

@@ -1,6 +1,6 @@
 """Hypothesis strategies for graphs with high-degree nodes, isolated nodes, multi-edges, shared rows, or no nodes.
 
-They require hypothesis (extra ``testing``). Graphs shrink to few nodes and edges.
+The strategies require hypothesis (extra ``testing``). Graphs shrink to few nodes and edges.
 
 >>> from hypothesis import given
 >>> from trigraph.testing.strategies import csc
@@ -25,7 +25,7 @@ def _draw_numbers(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
     if not bound:
         return np.zeros(0, index)
     each = st.integers(0, bound - 1)
-    if draw(st.booleans()):  # a node of high degree
+    if draw(st.booleans()):  # a repeated number makes a node of high degree
         each = st.just(draw(each)) | each
     return np.array(draw(st.lists(each, min_size=count, max_size=count)), index)
 

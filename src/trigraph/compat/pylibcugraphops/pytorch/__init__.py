@@ -9,7 +9,7 @@ __all__ = ["CSC", "HeteroCSC"]
 
 
 class CSC:
-    """Graph sorted by destination, made of tensors. The last argument is ignored; the original has it.
+    """Graph sorted by destination, made from tensors. The last argument exists for compatibility and is ignored.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class HeteroCSC(CSC):
                 f"type for each index, on {self.csc.device}"
             )
         check_range("HeteroCSC", "edge_types", types, self.num_edge_types, "num_edge_types")
-        # Copied, because `edges_of_type` depends on it and operators do not check it again.
+        # A copy, because `edges_of_type` depends on the types and operators do not check them again.
         self.edge_types = torch.as_tensor(edge_types).to(torch.int64, copy=True)
         pairs = torch.repeat_interleave(offsets.diff()) * self.num_edge_types + self.edge_types
         _, pair, number = torch.unique(pairs, return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""The operators that PyTorch Geometric's layers call. They are twice differentiable.
+"""The twice-differentiable operators that PyTorch Geometric's layers call.
 
 The first rows of the features belong to the destinations. All operators raise TypeError or ValueError if an argument
 has the wrong type or shape.
@@ -59,7 +59,7 @@ def agg_hg_basis_n2n_post(
     """Sum the sources of each destination once for each basis, with weights that depend on the type of edge.
 
     `weights_comb`, of shape (num_edge_types, num_bases), holds the weight of each type in each basis. None means one
-    basis for each type, which has the edges of this type only. `concat_own` appends the destination's own features.
+    basis for each type, which sums the edges of that type only. `concat_own` appends the destination's own features.
     `norm_by_out_degree` divides each edge by the number of edges of its type into its destination.
     """
     caller = "agg_hg_basis_n2n_post"
