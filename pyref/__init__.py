@@ -1,4 +1,4 @@
-"""The readable version in NumPy: one file for each family, with functions that fit a page and read like the formula."""
+"""Readable NumPy implementation: one file for each family, with short functions that follow the formulas."""
 
 from importlib import import_module
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 
 from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type
 
-# The imaginary part of a number is its direction times 2^-STEP. Products with 2^-STEP are exact, its square is far
-# below epsilon, and results times 2^-STEP do not underflow. This holds for directions from 2^(LARGEST - RANGE) to
-# 2^LARGEST. Other directions are first multiplied by a power of 2^RANGE, and results are divided by it.
+# Complex step of `third`: the imaginary part of a number is its direction times 2^-STEP. Products with 2^-STEP are
+# exact, its square is far below epsilon, and results times 2^-STEP do not underflow, for directions from
+# 2^(LARGEST - RANGE) to 2^LARGEST. Other directions are scaled by a power of 2^RANGE, and results are scaled back.
 STEP, LARGEST, RANGE = 100, 8, 80
 
 for _spec in DEFINITIONS:  # import the functions of all orders, and the function ..._kinks if there is one
@@ -22,8 +22,8 @@ def third(op: Operator, values: Any, wanted: Any) -> Any:
 
     An analytic f has f(x + i h c) = f(x) + i h f'(x) c + O(h^2), where h^2 is far below the rounding error of f(x), so
     complex numbers serve as dual numbers (Squire & Trapp, SIAM Review 40, 110, 1998). If all terms of f' are zero, the
-    result is h^2 times a derivative that is two orders higher. Results are computed in float64 and rounded. Parts of c
-    of very different size use separate calls, because f' c is linear in c.
+    result is h^2 times a derivative that is two orders higher. Results are computed in float64 and rounded.
+    Components of c of very different magnitude use separate calls, which is exact because f' c is linear in c.
     """
     spec, real = op.definition, dict(values)
     names = (*(f"grad_{a.name}" for a in spec.outputs), *(a.name for a in spec.inputs))

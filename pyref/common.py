@@ -1,4 +1,4 @@
-"""Functions shared by the families of the readable version."""
+"""Functions shared by all families of the NumPy implementation."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from trigraph.table import result_type
 
 
 def results(name, wrt, **fields):
-    """Evaluate the requested fields, each of which is given as a function."""
+    """Evaluate the requested fields; each field is passed as a function without arguments."""
     asked = fields if wrt is None else (wrt,) if isinstance(wrt, str) else wrt
     return result_type(name)(**{f: compute() if f in asked else None for f, compute in fields.items()})
 

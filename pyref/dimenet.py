@@ -18,7 +18,7 @@ from trigraph.pyref.common import ldexp, results, scatter, zero_if_none
 from trigraph.table import result_type
 
 
-@cache  # key: both numbers, on which alone the result depends
+@cache
 def bessel_zeros(num_spherical, num_radial):
     """Return z_lk, the k-th positive zero of j_l, which lies between two neighbouring zeros of j_(l-1)."""
     zeros = np.pi * np.arange(1, num_radial + num_spherical)
@@ -160,7 +160,7 @@ def triplets(graph, exclude):
 
 
 def angular_basis(cosine, num_spherical):
-    """Return Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives by the cosine, each (num_triplets, S)."""
+    """Return Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives in the cosine, each (num_triplets, S)."""
     P = np.zeros((3, len(cosine), num_spherical), cosine.dtype)
     P[0, :, 0] = 1
     if num_spherical > 1:
@@ -178,7 +178,7 @@ def dot(a, b):
 
 
 def directions(vec):
-    """Return v/|v|, length and n with |v| = 2^n length; n is the largest component's, so that squares stay finite."""
+    """Return v/|v|, length and n with |v| = 2^n length; n, the largest component's exponent, avoids overflow."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
     scaled = ldexp(vec, -n)
     length = np.sqrt(dot(scaled, scaled))
@@ -268,7 +268,7 @@ def agg_edge_to_edge_bwd2_main(
     exclude="node",
     wrt=None,
 ):
-    """Return sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: both added."""
+    """Return sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: their sum."""
     rest = (weights, graph, num_spherical, num_radial, exclude)
     by_sbf_rad = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest)
     by_embedding = agg_edge_to_edge_bwd(grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest)

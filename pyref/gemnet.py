@@ -66,7 +66,7 @@ def matrix(weight):
 def basis_embedding_spherical_fwd(rad_basis, weight):
     """Return the rows of rad_basis @ weight, reshaped to (interm, num_spherical).
 
-    A row has the memory order (num_spherical, interm). It is reshaped, not transposed, because checkpoints rely on it.
+    A row has the memory order (num_spherical, interm). Checkpoints require a reshape instead of a transpose.
     """
     _, num_spherical, interm = weight.shape
     return (rad_basis @ matrix(weight)).reshape(len(rad_basis), interm, num_spherical)
@@ -142,12 +142,12 @@ def select(rows, x):
 
 
 def edges_with_triplets(triplets):
-    """Return which edges have triplets. The sums of other edges are empty, so a NaN in their rows has no effect."""
+    """Return a mask of edges with triplets. Sums of other edges are empty, so a NaN in their rows has no effect."""
     return np.diff(triplets.offsets) > 0
 
 
 def outputs_with_triplets(triplets, atoms):
-    """Return which outputs have triplets."""
+    """Return a mask of outputs with triplets."""
     edges = edges_with_triplets(triplets)
     return edges if atoms is None else scatter(atoms.index, edges, atoms.num_segments)
 

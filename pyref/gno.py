@@ -13,7 +13,7 @@ from trigraph.pyref.common import destinations, results, scatter, select_where, 
 
 
 def pack_params(U, b_u, V, b_v):
-    """Return the params made of these blocks, with column-major matrices."""
+    """Return one vector of parameters from the blocks, with column-major matrices."""
     return np.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
 

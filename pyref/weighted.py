@@ -32,7 +32,7 @@ def over(sums, degree, graph):
 
 
 def extrema(messages, graph, op):
-    """Return the position of the smallest or largest message; the first of equals or NaN; -1 without in-edges."""
+    """Return the position of the first smallest or largest message, or of the first NaN; -1 without in-edges."""
     pick = np.argmin if op == "min" else np.argmax
     location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
@@ -42,7 +42,7 @@ def extrema(messages, graph, op):
 
 
 def find_winners(location, graph):
-    """Return whether a position holds the extremum of its destination, for every feature."""
+    """Return, for every position and feature, whether the position holds the extremum of its destination."""
     return location[destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
 
@@ -131,7 +131,7 @@ def agg_weighted_n2n_bwd2(
     counts = np.ones_like(x, bool)
     weighted = edge_weight is not None
     centred = weighted and op == "mean" and mean_by == "weight"
-    # Factors of w_dot in out_dot, of h in w's cotangent, and of h in x's cotangent. Masks select, since 0 * inf is NaN.
+    # Factors of w_dot in out_dot, of h in w's cotangent, and of h in x's cotangent. Masks select: 0 * inf is NaN.
     eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
         counts = find_winners(forward.output_extrema_location, graph)

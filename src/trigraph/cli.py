@@ -45,7 +45,7 @@ NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
 class _Commands(Commands):
-    """Commands, with `bench` and `qualify` imported on demand because they import adapters of other packages."""
+    """Command group that imports `bench` and `qualify` on demand, because they import adapters of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
@@ -99,7 +99,7 @@ def _plan_units(
     chosen = options["backends"] or (() if implementation else list_available_backends())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
-    if judge and others and "float64" in floats:  # the judge uses the cases of float64
+    if judge and others and "float64" in floats:  # the judge runs the same cases as float64
         others, judge = [*others, JUDGE], False
     alone = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
@@ -140,7 +140,7 @@ def _plan_units(
 
 
 def _list_skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
-    """Return the skipped parts and reasons: missing golden vectors and, unless `asked` for some, absent backends."""
+    """Return what was skipped and why: missing golden vectors and, unless the user chose backends, absent backends."""
     from trigraph.verification import golden
 
     skips = [] if asked else [(f"backend {p}", unavailable(p)) for p in BACKENDS if unavailable(p)]
@@ -404,7 +404,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     alone = bool(structures) and not options["operators"]
     skips = [*options["left_out"].items(), *_list_skips(checks, asked, alone)]
     comparison, problem = None, ""
-    if folder or earlier:  # first, because printing can fail
+    if folder or earlier:  # before printing, which can fail
         comparison, problem = _write_report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
     print_summary(console, checks, TERMS)
     print_failures(console, checks, TERMS)
@@ -471,7 +471,7 @@ def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
         raise click.UsageError("expected --include, --libs or --pkgconfigdir")
     folder = LIBRARY.parent
     headers = folder.parent / "include"
-    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # an editable install has one folder
+    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # an editable install keeps both in one folder
     words += [f"-L{folder} -Wl,-rpath,{folder} -ltrigraph_fortran -ltrigraph"] * libs
     click.echo(" ".join(words + [str(folder.parent / "pkgconfig" if headers.is_dir() else folder)] * pkgconfigdir))
 

@@ -117,7 +117,7 @@ def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
 
 
 def _expect_dtype(array: Array, first: Any) -> Any:
-    """Return the expected dtype of an array: the first input's, or float32 if that is 16-bit and the array lacks `half`."""
+    """Return an array's expected dtype: the first input's, or float32 if that is 16-bit and the array lacks `half`."""
     return first if array.half or not is_half(first) else np.dtype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Operators on a graph that is divided among MPI ranks, with results bitwise equal to those of one process.
+"""Operators on a graph that is divided among MPI ranks, with results bitwise identical to a single process.
 
 ``trigraph.distributed.X(...)`` takes a `Partition` instead of a graph, and arrays of the rows that the rank owns.
 """
@@ -29,7 +29,7 @@ def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackT
     try:
         _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
         _sys.stderr.flush()
-        _time.sleep(0.5)  # let mpiexec forward the text, which it drops when the ranks end
+        _time.sleep(0.5)  # let mpiexec forward the text, which would be lost when the ranks end
     finally:  # the terminal and mpiexec both forward Ctrl-C; the second signal may interrupt the lines above
         _MPI.COMM_WORLD.Abort(128 + _signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 

@@ -5,7 +5,7 @@ and out-edges; for GemNet-OC, an output with its edges and their triplets. A blo
 positions or triplets, counted by the sizes of the operator table. The results for an entity, for any order of
 derivative, are complete on a rank that has all blocks that read the entity.
 
-A table has a row for each member of the blocks: a position, an edge or a triplet. Its columns are global numbers.
+A table has one row for each member of the blocks: a position, an edge or a triplet. The columns hold global numbers.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Owners(NamedTuple):
 
 
 class Entities(NamedTuple):
-    """Entities named by the rows of a table, with repetitions: number, owner and table row of each."""
+    """Entities that the rows of a table name, with repetitions: number, owner and table row of each entity."""
 
     ids: np.ndarray
     owners: np.ndarray
@@ -60,7 +60,7 @@ def sort_rows(table: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BlockTable:
-    """Format of a table: the entities that its rows name and the graph that they make. The base class has no graph."""
+    """Table format: the entities that rows name and the graph that rows represent. The base class has no graph."""
 
     dtype: np.dtype
 
@@ -125,8 +125,8 @@ class CSCTable(BlockTable):
 class EdgeTable(BlockTable):
     """Columns: edge, source, destination, reverse edge or -1. An output belongs to the block of its edge's source."""
 
-    given_reverse: bool  # otherwise the ends of an edge determine its reverse
-    ambiguous: bool  # the reverse of an edge is unknown
+    given_reverse: bool  # otherwise the end nodes of an edge determine its reverse
+    ambiguous: bool  # whether reverse edges are ambiguous
 
     block = "num_nodes"
     block_columns = (1, 2)

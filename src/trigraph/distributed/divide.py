@@ -73,7 +73,7 @@ def partition(
     >>> from mpi4py import MPI
     >>> from trigraph import CSC, distributed
     >>> graph = CSC.from_coo(np.array([0, 1, 1]), np.array([1, 0, 1]))
-    >>> part = distributed.partition(graph, MPI.COMM_WORLD)  # of one rank: all of the graph
+    >>> part = distributed.partition(graph, MPI.COMM_WORLD)  # with one rank: the whole graph
     >>> distributed.agg_weighted_n2n_fwd(np.ones((2, 1)), None, part).output_embedding
     array([[1.],
            [2.]])
@@ -129,7 +129,7 @@ def partition_pieces(
     Returns
     -------
     Partition
-        Row k of an edge array belongs to edge k. Index arrays are int64.
+        Partition in which row k of edge arrays belongs to edge k. Index arrays are int64.
 
     Raises
     ------
@@ -322,7 +322,7 @@ def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     return own
 
 
-NUMBER = itertools.count(1)  # numbers the partitions, which all ranks make in the same order
+NUMBER = itertools.count(1)  # numbers of the partitions, which all ranks make in the same order
 
 
 def _read_members(

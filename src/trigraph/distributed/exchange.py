@@ -35,11 +35,11 @@ def send_rows(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray
 
 @contextmanager
 def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
-    """Return a context that, at its end, raises on all ranks if one rank has an error or if their facts differ.
+    """Return a context that, on exit, raises on all ranks if one rank has an error or if facts differ between ranks.
 
-    Facts are names and values that must be the same on all ranks. The first fact names the call; more may be added to
-    the list. A rank raises its own error unchanged. For an error of another rank it raises RuntimeError with rank and
-    text; if a fact differs, it raises ValueError with call, fact and two ranks.
+    Facts are (name, value) pairs that must be the same on all ranks. The first fact names the call; the caller may
+    append facts to the list. A rank with an error raises that error. The other ranks raise RuntimeError with its rank
+    and text. If a fact differs, all ranks raise ValueError with the call, the fact and two ranks.
     """
     said, error, message = list(facts), None, None
     try:
@@ -73,7 +73,7 @@ def digest(value: Any) -> str:
 
 
 class Halo:
-    """Plan of the rows that ranks exchange and of their positions. One plan serves all arrays of such rows.
+    """Plan for the exchange of rows between ranks, which all arrays with the same rows can use.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Halo:
     ) -> None:
         self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
         is_local = owners == comm.rank
-        self._here = np.searchsorted(own, wanted[is_local]), np.flatnonzero(is_local)  # rows of own and of wanted
+        self._here = np.searchsorted(own, wanted[is_local]), np.flatnonzero(is_local)  # indices into own, wanted
         self._same = bool(is_local.all()) and wanted.size == own.size  # all rows are local: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
         asked = exchange(comm, [wanted[at][:, None] for at in places])
@@ -106,12 +106,12 @@ class Halo:
         return sum(at.size for at in self._coming.values())
 
     def start(self, array: Any, axis: int = 0) -> "Pending":
-        """Start to send the rows along an axis that other ranks need, and to receive rows, without waiting."""
+        """Start to send rows along an axis to ranks that need them, and to receive wanted rows, without waiting."""
         return Pending(self, array, axis)
 
 
 class Pending:
-    """Exchange in progress."""
+    """Exchange of rows in progress; `wait` completes it."""
 
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
         self._halo, self._axis, xp = halo, axis, get_array_module(array)
@@ -122,7 +122,7 @@ class Pending:
         comm = halo._comm
         self._requests = [comm.Irecv(_byte_buffer(memory), source=r) for r, memory in self._coming.items()]
         self._requests += [comm.Isend(_byte_buffer(rows), dest=r) for r, rows in going.items()]
-        self._going = going  # kept alive until they are sent
+        self._going = going  # keep the rows alive until they are sent
         if not halo._same:
             own_rows, wanted_rows = halo._here
             self._put(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))

@@ -21,7 +21,7 @@ ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
 def find_entity(array: Array) -> tuple[str, int] | None:
-    """Return symbol and axis of an array that is divided among ranks; None if all ranks have it, like parameters."""
+    """Return symbol and axis of an array divided among ranks; None if all ranks have the array, as for parameters."""
     return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
 
 
@@ -36,7 +36,7 @@ class _Call:
         self.divided_fields: dict[str, Any] = {f.name: find_entity(f) for f in op.fields}
 
     def check(self) -> None:
-        """Raise unless each array has the rows that this rank owns. The calls for subgraphs check everything else."""
+        """Raise unless each array has the rows that this rank owns. Calls for subgraphs check everything else."""
         rank = self.partition.comm.rank
         for argument in self.op.arguments:
             value, divided = self.values[argument.name], self.divided[argument.name]
@@ -78,7 +78,7 @@ class _Call:
         return facts + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
 
     def compute(self) -> dict[str, Any]:
-        """Return the wanted fields; None for those that do not exist."""
+        """Return the wanted fields by name; fields that do not exist are None."""
         rows = {n: divided[0] for n in self.wanted if (divided := self.divided_fields[n])}
         sums = [n for n in self.wanted if n not in rows]
         fields: dict[str, Any] = {}

@@ -31,7 +31,7 @@ class DividedNeighbors(NamedTuple):
     edges : Partition
         Partition of the EdgeGraph.
     ends : Partition
-        Graph from the rows ``cat([at_source, at_destination])`` of all atoms to the edges; joins both ends of an edge.
+        Graph from the rows ``cat([at_source, at_destination])`` of all atoms to edges, with two in-edges for each edge.
     into : Partition
         Graph from the edges to their destination atoms.
     offset : Tensor, shape (edges of this rank, 3)
@@ -142,7 +142,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         """Return the embedding of each edge from the elements of its ends and its length."""
         emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)
-        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # so the table's gradient is a sum over atoms
+        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # the table's gradient is then a sum over atoms
         embedded = linear(elements, emb.emb.weight.t(), None, atoms)
         ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
         by_length = self._act(_apply_dense(emb.lin_rbf, rbf, edges))

@@ -18,15 +18,15 @@ class Subgraph(NamedTuple):
     """Part of the graph for one call of an operator."""
 
     ids: Ids  # ascending global numbers of the entities that the call reads, by symbol
-    places: dict[str, np.ndarray | None]  # positions of their rows in the given arrays; None for all rows in order
+    places: dict[str, np.ndarray | None]  # positions of these rows in the call's arrays; None: all rows, in order
     graphs: dict[str, Any]  # graph arguments of the call
-    # For a chunk of an `EdgeGraph`: whether the output of each edge belongs to a block of the chunk. Edges into these
-    # blocks leave other blocks, whose edges are not all present.
+    # For a chunk of an `EdgeGraph`: whether the output of each edge belongs to a block of the chunk. The other edges
+    # end in the chunk but start in blocks whose edges are not all present.
     inside: np.ndarray | None
-    moved: dict[str, dict[str, Any]]  # copies of `graphs`, which never change, by device, for devices used so far
+    moved: dict[str, dict[str, Any]]  # cached copies of `graphs`, by device
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
-        """Return the graph arguments on the device of an array; they are copied once to each device."""
+        """Return the graph arguments on the device of an array; each device gets one copy."""
         if name_library(array) == "numpy":
             return self.graphs
         device = find_device(array)
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 
 class SubgraphChunks(NamedTuple):
-    """Consecutive chunks that this rank adds, from chunk `first` of `number`, and the exchange of rows for them."""
+    """Consecutive chunks that this rank sums, from `first` of `number` chunks, and the exchange of their rows."""
 
     subgraphs: list[Subgraph]
     halos: dict[str, Halo]
@@ -57,7 +57,7 @@ class SubgraphChunks(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Graph divided among the ranks of a communicator. `partition`, `partition_pieces` and `rows` make one.
+    """Graph divided among the ranks of a communicator, made by `partition`, `partition_pieces` or `rows`.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         for array in (*self.owned.values(), *self.owners, self.table):
-            array.setflags(write=False)  # the remembered layouts, chunks and row partitions depend on these alone
+            array.setflags(write=False)  # cached layouts, chunks and row partitions depend on these arrays
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={ids.size} of {self.sizes[name]}" for name, ids in self.owned.items())
@@ -149,7 +149,7 @@ class Partition:
             check_range("distribute", "ids", ids, number, symbol)
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
 
-        def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that keeps track of a number's owner
+        def keeper(numbers: np.ndarray) -> np.ndarray:  # rank that records the owner of each number
             return numbers * size // max(number, 1)
 
         owners_by_id = send_rows(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
@@ -167,12 +167,12 @@ class Partition:
         ranks = keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [owners_by_id[np.searchsorted(owners_by_id[:, 0], q[:, 0])][:, 1:] for q in asked]
-        holders = np.concatenate(exchange(comm, answers))[:, 0]  # in the order of own, since keepers ascend with it
+        holders = np.concatenate(exchange(comm, answers))[:, 0]  # in the order of own, because keeper(own) ascends
         order = np.argsort(ids)
         return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
 
     def rows(self, symbol: str = "num_edges") -> "Partition":
-        """Return a partition of one kind of rows for operators without a graph, which call these rows edges.
+        """Return a partition of the rows of `symbol` for operators without a graph, which call these rows edges.
 
         Parameters
         ----------
@@ -303,5 +303,5 @@ class Partition:
 
 
 def _find_positions(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
-    """Return the positions of `some` within `ids`; None if they are all of them."""
+    """Return the positions of `some` within `ids`, or None if `some` is all of `ids`."""
     return None if some.size == ids.size else np.searchsorted(ids, some)

@@ -1,4 +1,4 @@
-"""Global sums in an order that does not depend on the ranks: chunks of fixed size are added as a binary tree.
+"""Global sums in an order that does not depend on the number of ranks: chunks of fixed size are added as a binary tree.
 
 ``tree(n)`` adds the sums of n consecutive chunks: it splits them at the largest power of two below n, sums each side in
 the same way, and adds the two results. Each rank adds the siblings that it has and sends the remaining sums, at most

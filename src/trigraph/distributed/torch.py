@@ -27,16 +27,16 @@ from trigraph.torch.arrays import tensor_from, view_array
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
-# Elementwise functions of torch use vector instructions, but scalar instructions, which round exponentials differently,
-# for the last numbers. Rows are therefore padded to a multiple of LANES numbers, and torch gets at most AT_A_TIME
-# numbers at once, which it does not divide among threads. A result then does not depend on the number of rows.
+# Elementwise functions of torch use vector instructions, but for the last elements scalar instructions, which round
+# exponentials differently. Rows are therefore padded to a multiple of LANES elements, and torch gets at most AT_A_TIME
+# elements at once, which it does not divide among threads. Results then do not depend on the number of rows.
 LANES, AT_A_TIME = 32, 16384
 
 _threads = torch.get_num_threads()
 
 
 def _share_processors(number: int) -> None:
-    """Limit the number of threads of torch, unless the user has chosen it."""
+    """Limit the number of threads of torch, unless the user has set it."""
     global _threads
     chosen = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     if torch.get_num_threads() == _threads and not chosen:
@@ -72,7 +72,7 @@ class _Derivative(_Reverse):
             return tuple(_to_tensor(getattr(fields, n)) for n in _list_arguments(spec, order - 1))
         results = [_to_tensor(fields)] if OPERATORS[name].single else [_to_tensor(array) for array in fields]
         outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
-        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # none of them is None
+        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # outputs are never None
         ctx.mark_non_differentiable(*(t for t in constants if t is not None))
         return results[0] if OPERATORS[name].single else tuple(results)
 
@@ -131,7 +131,7 @@ globals().update(FUNCTIONS)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> Tensor:
-    """Return ``x weight^T + bias``, whose bits do not depend on the number of rows (by `basis_embedding_radial`).
+    """Return ``x weight^T + bias`` by `basis_embedding_radial`, bitwise independent of the number of rows.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
 
 
 def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply an elementwise function so that its bits do not depend on the number of rows.
+    """Apply an elementwise function so that results are bitwise independent of the number of rows.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class _Total(_Reverse):
 
 
 class _Spread(_Reverse):
-    """Repetition of a number that every rank has for each row; its derivative is `_Total`."""
+    """Repetition of a value, equal on all ranks, for each row; its derivative is `_Total`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition, number: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The operators of trigraph for JAX on the CPU, for jit, grad, jvp, vmap and scan, differentiable to any order.
 
-There is one function for each definition of the operator table. For example, ``trigraph.jax.mha_gat_n2n(...)`` stands
-for ``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``. It takes the arguments of ``mha_gat_n2n_fwd`` as JAX arrays.
+There is one function for each definition of the operator table. For example, ``trigraph.jax.mha_gat_n2n(...)`` takes
+the arguments of ``mha_gat_n2n_fwd`` as JAX arrays; its derivatives are ``mha_gat_n2n_bwd`` and ``mha_gat_n2n_bwd2``.
 """
 
 try:

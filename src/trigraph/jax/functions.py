@@ -1,4 +1,4 @@
-"""The public functions, which bind and check arguments like the functions of `trigraph`, by shape and dtype alone."""
+"""The public functions, which bind and check arguments like the functions of `trigraph`, but never check values."""
 
 from collections.abc import Callable
 from typing import Any

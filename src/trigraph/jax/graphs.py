@@ -1,4 +1,4 @@
-"""Graph objects as pytrees. The leaves are their arrays, including reverse orders; the static part is their numbers."""
+"""Graph objects as pytrees. The leaves are the arrays, including reverse orders; the static part is the integers."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -39,12 +39,12 @@ def on_cpu(array: Any, what: str) -> Any:
 
 
 def _flatten_graph(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    # Outside a mesh, leaves and numbers depend only on the graph, which never changes, and are kept with it.
+    # Outside a mesh, leaves and numbers depend only on the graph, which is immutable and caches them.
     flat = graph._built.get("jax")
     name = type(graph).__name__
     parts = GRAPH_PARTS[name]
     if graph.kind == "numpy" and (first := getattr(graph, parts.arrays[0])).dtype.itemsize == 8:
-        on_cpu(first, f"{name}: {parts.arrays[0]}")  # raises also if 64 bits were enabled in an earlier call
+        on_cpu(first, f"{name}: {parts.arrays[0]}")  # also raises if the leaves were cached with 64 bits enabled
     if flat is None:
         if graph.kind not in ("numpy", "jax"):
             raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
@@ -65,7 +65,7 @@ def _flatten_graph(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], 
 
 
 def _unflatten_graph(cls: Any, numbers: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
-    """Return a graph with the given leaves. They may be anything, because JAX also unflattens other objects."""
+    """Return a graph with the given leaves, which need not be arrays, because JAX also unflattens other objects."""
     parts, leaves = GRAPH_PARTS[cls.__name__], tuple(leaves)
     graph, count = cls.__new__(cls), len(parts.arrays)
     built = {"jax": (leaves, numbers)} | ({"reverse": ReverseCSC(*leaves[count:])} if parts.reverse else {})

@@ -1,11 +1,11 @@
-"""The JAX primitive of all operators, its derivatives, and its compilation to a call of XLA's interface.
+"""The JAX primitive of all operators, its derivatives, and its lowering to an XLA FFI call.
 
 Let ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``. The
 tangent of the forward operator along ``a`` is the first part of bwd2, which does not depend on ``g``. Each operator is
 linear in ``g`` and in ``a``, and the table gives its transpose. `BOTH` is the tangent of bwd along ``along_`` of ``g``
 and ``gg_`` of ``x``; its transpose is one call of bwd2 for both. `SECOND` is the second derivative ``D2F[a, b]`` of the
-forward operator along two directions. The compiled operators have the transpose of `SECOND`, but not `SECOND` itself:
-the plain form computes it, and everything of third order.
+forward operator along two directions. The compiled operators have the transpose of `SECOND`, but not `SECOND` itself;
+the plain form (`trigraph.plain`) computes `SECOND` and all third derivatives.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ operator = Primitive("trigraph")
 operator.multiple_results = True
 lax: Any = jax.lax
 core: Any = jax.core
-type_of = jax.typeof if hasattr(jax, "typeof") else core.get_aval  # before JAX 0.6
+type_of = jax.typeof if hasattr(jax, "typeof") else core.get_aval  # JAX before 0.6 has no typeof
 Values = dict[str, Any]
 
 
@@ -104,7 +104,7 @@ def _describe_results(form: Form, dtypes: Mapping[str, Any]) -> list[jax.ShapeDt
 
 
 def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
-    """Compute a call with the handler or the plain form."""
+    """Compute a call with the FFI handler or the plain form."""
     values, sizes, op = dict(zip(form.names, operands, strict=True)), dict(form.sizes), form.op
     results = _describe_results(form, {n: v.dtype for n, v in values.items()})
     fields = {f.name: f for f in op.fields}
@@ -175,7 +175,7 @@ def _infer_results(*operands: Any, form: Form) -> list[Any]:
 
 
 def _split_operands(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict[str, Values]]:
-    """Return the operands without prefix and, by prefix, the other operands under their names without prefix."""
+    """Return the operands without a prefix and, for each prefix, its operands under their names without the prefix."""
     prefixes: dict[str, Values] = {"grad": {}, "gg": {}, "along": {}}
     rest = {}
     for name, value in values.items():
@@ -205,7 +205,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     moved = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
     rest, of = _split_operands(form, values)
     along, by = _split_operands(form, moved)
-    # Results of fwd among the operands have no tangent of their own: bwd2 treats them as functions of the inputs.
+    # Tangents of fwd's results are ignored, because bwd2 treats these results as functions of the inputs.
     along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
     second, third = form._replace(order=2), form._replace(order=SECOND)
     inputs = [n for n in form.wanted if not n.startswith("grad_")]
@@ -266,7 +266,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     targets = [n.partition("_")[2] for n in unknown]
     first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
     parts: list[Values] = []
-    if form.order == 1:  # with respect to the gradients
+    if form.order == 1:  # transpose with respect to the output gradients
         parts.append(call(second, rest | _add_prefixes(gg=inputs), unknown) if inputs else {})
     elif form.order == BOTH:
         unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
@@ -342,7 +342,7 @@ def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -
 
 
 def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, form: Form) -> tuple[Any, Any]:
-    """Call the operator for one entry of the batch after another."""
+    """Call the operator for the entries of the batch one after another."""
     batched = [jnp.moveaxis(x, a, 0) for x, a in zip(operands, axes, strict=True) if a is not None]
 
     def first(entries: Sequence[Any]) -> Any:
