@@ -128,7 +128,7 @@ def platform_warnings() -> list[str]:
 
 
 def backend_states() -> list[dict[str, Any]]:
-    """Return, for every backend and the judge, whether it is available, and its configuration or the reason."""
+    """Return, for every backend and the judge, whether it is available, and its configuration or the reason why not."""
     from trigraph.fortran.levels import torch_operators
     from trigraph.fortran.threads import get_num_threads
 

@@ -81,7 +81,7 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     Returns
     -------
     GnoParams
-        Views: writes to them change `params`.
+        Views; writing to a view changes `params`.
 
     Raises
     ------

@@ -9,7 +9,7 @@ R = TypeVar("R")
 
 
 class Lock:
-    """Lock that is free in a forked child, which lacks the thread that held it.
+    """Lock that is free in a forked child process, which lacks the thread that held the lock.
 
     The lock is reentrant, so that signal handlers and finalizers may call operators.
     """

@@ -1,8 +1,8 @@
 """Every operator in plain array operations, which torch and JAX differentiate where compiled derivatives are missing.
 
 Each function takes a `Library`, the arrays of a call by name (including the graph's arrays, named as in the Fortran
-interface; absent arrays are omitted), and sizes and attributes. The function returns the outputs by name. They agree
-with the operators up to rounding, and have derivatives of any order. At a kink, all derivatives belong to the same side
+interface; absent arrays are omitted), and sizes and attributes. The function returns the outputs by name, which agree
+with the operators up to rounding and have derivatives of any order. At a kink, all derivatives belong to the same side
 as the compiled first and second derivatives.
 """
 
@@ -29,12 +29,12 @@ class Library(NamedTuple):
     groups: Callable[[Any, int], Any]  # (index, num): the groups of rows that share an index, for `outer` and `times`
     outer: Callable[[Any, Any, Any], Any]  # (a, b, groups): for each group, the sum of the outer products of its rows
     times: Callable[[Any, Any, Any], Any]  # (a, matrices, groups): each row times the matrix of its group
-    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); arbitrary for an unused index
+    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"): arbitrary without rows
     constant: Callable[[Any], Any]  # the same values, with zero derivatives
     polynomial: Callable[[np.ndarray, Any], Any]  # (coefficients from the highest degree, variable)
-    harmonics: Callable[[Any, int], Any]  # (unit vectors, degree): `harmonics`, possibly with derivatives of its own
-    softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): `softmax`, possibly with derivatives of its own
-    bessel: Callable[[int, Any], Any]  # (l, x): `spherical_bessel`, possibly with derivatives of its own
+    harmonics: Callable[[Any, int], Any]  # (unit vectors, degree): `harmonics`, possibly with custom derivatives
+    softmax: Callable[[Any, Any, int], Any]  # (logits, index, num): `softmax`, possibly with custom derivatives
+    bessel: Callable[[int, Any], Any]  # (l, x): `spherical_bessel`, possibly with custom derivatives
     wide: Callable[[Any], Any]  # the same values in the widest dtype available
     array: Callable[[np.ndarray, Any], Any]  # (a, b): array a, possibly from NumPy, converted to b's dtype and device
 
@@ -97,10 +97,10 @@ def radial_basis(lib: Library, v: Values, s: Values) -> Values:
 
 
 def harmonics(lib: Library, unit: Any, degree: int) -> Any:
-    """S_l of unit vectors, (num_edges, degree^2): P_l(u_e.u_f) = sum over the 2l+1 columns of l of S_l(u_e) S_l(u_f).
+    """Return harmonics S_l of unit vectors, (num_edges, degree^2), with P_l(u_e.u_f) = S_l(u_e).S_l(u_f).
 
-    The columns are N_lm q_lm(z) times the real and the imaginary part of (x + i y)^m, for m from 0 to l and from 1 to
-    l. All m of one degree are computed at once.
+    The 2l+1 columns of degree l are N_lm q_lm(z) times the real and the imaginary part of (x + i y)^m, for m from 0 to
+    l and from 1 to l. All m of one degree are computed at once.
     """
     xp, z = lib.xp, unit[:, 2:]
     one = xp.ones_like(z)

@@ -1,4 +1,4 @@
-"""The public functions (the front door), which check their arguments, and the choice of a backend."""
+"""Public functions of all operators, which check their arguments and choose a backend."""
 
 from trigraph.backends.choice import backend_function, unavailable
 from trigraph.backends.front_door import FUNCTIONS, LIBRARY_OF, choose_backend, execute, raise_named

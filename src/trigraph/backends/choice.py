@@ -1,4 +1,4 @@
-"""Functions of each backend, whether it is available, and whether it supports third derivatives."""
+"""Look-up of a backend's functions, its availability and its support for third derivatives."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from trigraph.table.public import BACKENDS
 DIFFERENTIATED = ("pyref", "fortran-reference")  # backends that can differentiate bwd and bwd2 of every operator
 
 
-@cache  # safe, because the modules of the backends do not change
+@cache  # caching is safe, because the modules of the backends do not change
 def backend_function(backend: str, name: str) -> Callable[..., Any]:
     """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
@@ -22,7 +22,7 @@ def backend_function(backend: str, name: str) -> Callable[..., Any]:
 def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
     """Return whether bwd3 is composed of bwd and bwd2 (see `trigraph.backends.third`) for these attributes.
 
-    It is for operators that are linear in each input or, like the graph neural operator, polynomial between kinks.
+    It is so for operators that are linear in each input or, like the graph neural operator, polynomial between kinks.
     """
     return not op.definition.has_third or op.definition.is_multilinear(values)
 
@@ -32,7 +32,7 @@ def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> boo
     return third_is_native(backend, op.name) or third_is_composed(op, values)
 
 
-@cache  # safe, because the modules of the backends do not change
+@cache  # caching is safe, because the modules of the backends do not change
 def third_is_native(backend: str, name: str) -> bool:
     """Return whether a backend has its own implementation of an operator X_bwd3, for all attributes."""
     return backend in DIFFERENTIATED or hasattr(importlib.import_module(BACKENDS[backend][0]), name)

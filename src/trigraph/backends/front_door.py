@@ -1,6 +1,6 @@
-"""The front door: one public function for each operator of the table.
+"""Public functions: one for each operator of the table.
 
-``trigraph.X(..., backend=None)`` checks its arguments against the table, chooses the backend and calls it.
+``trigraph.X(..., backend=None)`` checks its arguments against the table, chooses a backend and calls it.
 """
 
 from collections.abc import Callable

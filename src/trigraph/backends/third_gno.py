@@ -67,8 +67,9 @@ def add_tangent(
             add({"params": layers(params, x["params"])}, along_z(direction), "second")
     pairs = [(s["params"], t["coords"]) for s, t in ((a, c), (c, a)) if s["params"] is not None is not t["coords"]]
     if pairs:
-        # The additional coordinates have weight 0, but 0 times NaN or infinity is NaN and would change z. Such a
-        # coordinate is set to 0, and its value becomes a direction of xi, which reaches only active units, like z_ac.
+        # The additional coordinates have weight 0, but 0 times NaN or infinity is NaN and would change z. A coordinate
+        # that is not finite is set to 0, and its value becomes a direction of xi, which reaches only active
+        # units.
         finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
         n = hidden * d  # number of weights in U
         zeros = xp.zeros(n * len(pairs), params.dtype)

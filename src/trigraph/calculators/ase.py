@@ -20,7 +20,7 @@ __all__ = ["Calculator"]
 class _Kept(NamedTuple):
     """Cached neighbours and everything that they depend on.
 
-    They are valid for the same number of atoms, cell, pbc and settings, until an atom has moved by half the skin.
+    Neighbours are valid for the same number of atoms, cell, pbc and settings, until an atom has moved by half the skin.
     """
 
     atoms: Atoms
@@ -37,20 +37,20 @@ class Calculator(_Calculator):  # type: ignore[misc]
         Model with a method ``energy_forces_stress(z, pos, cell=, pbc=)``, such as `trigraph.torch.nn.DimeNetPlusPlus`,
         in eV and angstrom. Inputs get the dtype and device of its parameters or, if there are none, of its buffers.
     skin : float, optional
-        Distance in angstrom beyond the cutoff within which neighbours are found. They are reused until an atom has
-        moved by half the skin, so that dynamics rarely searches. The model must have ``neighbors(..., skin=)``.
+        Distance in angstrom beyond the cutoff within which neighbours are found. Neighbours are reused until an
+        atom has moved by half the skin. With a skin, the model must have ``neighbors(..., skin=)``.
     compile : bool, optional
         Whether to compile energies, forces and stresses with :func:`trigraph.torch.compile_potential`.
     capture : bool, optional
-        Whether to pad inputs to fixed sizes and, on a CUDA device, capture a CUDA graph with the same function.
-        Cannot be combined with `compile`.
+        Whether `compile_potential` pads inputs to fixed sizes and, on a CUDA device, captures a CUDA graph; excludes
+        `compile`.
     **parameters
         As for ``ase.calculators.calculator.Calculator``.
 
     Attributes
     ----------
     model, skin
-        May be changed later.
+        The model and the skin, which may be changed later.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
 
     Notes
     -----
-    Like other ASE calculators, this one caches the results of the last atoms. It recomputes them when the atoms,
+    Like other ASE calculators, this one caches the results of the last atoms. Results are recomputed when the atoms,
     `skin`, `model`, or the model's `cutoff`, `max_num_neighbors`, dtype, device or mode (``train``, ``eval``) have
     changed. After any other change, such as a training step, call `reset`; with `compile`, also call
     ``calculator.model.recompile()`` if `trigraph.torch.compile_potential` requires it.
@@ -141,7 +141,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         Returns
         -------
         array of float64, shape (3 * num_atoms, num_atoms, 3)
-            Hessian in eV/angstrom^2, with the axes of MACE's ``get_hessian``. It is not cached.
+            Hessian in eV/angstrom^2, with the axes of MACE's ``get_hessian``; not cached.
 
         Raises
         ------

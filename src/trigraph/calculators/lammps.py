@@ -220,7 +220,7 @@ def attach(
     compile : bool, optional
         Whether to compile energies, forces and stresses with :func:`trigraph.torch.compile_potential`.
     capture : bool, optional
-        Whether to capture a CUDA graph on a device with the same function. Cannot be combined with `compile`.
+        Whether `compile_potential` captures a CUDA graph on a CUDA device; excludes `compile`.
 
     Returns
     -------

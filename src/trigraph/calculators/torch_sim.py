@@ -21,8 +21,8 @@ __all__ = ["Model"]
 class _Kept(NamedTuple):
     """Cached neighbours and everything that they depend on.
 
-    They are valid for the same cells, `system_idx` and settings, which include the skin and the periodic directions,
-    until an atom has moved by half the skin.
+    Neighbours are valid for the same cells, `system_idx` and settings, which include the skin and the periodic
+    directions, until an atom has moved by half the skin.
     """
 
     positions: Tensor
@@ -43,9 +43,9 @@ class Model(ModelInterface):  # type: ignore[misc]
     compute_forces, compute_stress, per_atom_energies : bool
         Results that `forward` returns in addition to energies. These attributes may be changed later.
     skin : float, optional
-        Distance in angstrom beyond the cutoff within which neighbours are found. They are reused until an atom has
-        moved by half the skin or anything else, such as a cell, has changed. The model must have ``neighbors(...,
-        skin=)``.
+        Distance in angstrom beyond the cutoff within which neighbours are found. Neighbours are reused until an
+        atom has moved by half the skin or anything else, such as a cell, has changed. With a skin, the model must have
+        ``neighbors(..., skin=)``.
 
     Raises
     ------

@@ -149,7 +149,7 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             first, first_dtype, first_device = name, dtype, device
         elif device != first_device:
             raise ValueError(f"{op.name}: {name} is on {device}; expected {first_device}, where {first} is")
-    for name in op.numbers if first_dtype is not None else ():  # converted to this dtype by backends
+    for name in op.numbers if first_dtype is not None else ():  # backends convert numbers to it
         number, dtype = values[name], first_dtype
         if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
             raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")
@@ -203,7 +203,7 @@ def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
         if value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
             values[a.name] = value[..., 0]
             squeezed.add(a.name)
-    # A result for a cotangent that is None has the shape of its input.
+    # The gradient of a cotangent that is None has the shape of the corresponding input.
     return frozenset(squeezed.union(gg for n in squeezed if (gg := f"gg_{n}") in op.names and values[gg] is None))
 
 
@@ -236,9 +236,9 @@ def check_members(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check that positions passed from fwd to bwd are in-edges of their destinations. NumPy arrays only.
+    """Check that positions passed from fwd to bwd are in-edges of their destinations.
 
-    Device arrays are not checked, to avoid synchronisation. In all backends, other positions contribute zero.
+    Device arrays are not checked, to avoid synchronisation; wrong positions contribute zero in every backend.
     """
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None

@@ -1,4 +1,4 @@
-"""Binding of arguments to names, and checks of attributes and of names of fields."""
+"""Binding of arguments to names, and checks of attributes and field names."""
 
 import inspect
 from collections.abc import Mapping

@@ -19,7 +19,7 @@ def install() -> None:
     Raises
     ------
     RuntimeError
-        If such a package has already been imported, because its names may be in use.
+        If one of the replaced packages has already been imported, because other code may use it.
     """
     drop_ins = {name: importlib.import_module(f"trigraph.compat.{name}") for name in DROP_INS}
     for name, module in drop_ins.items():

@@ -1,6 +1,6 @@
 """Replacement of the module that MLPerf HPC's DimeNet++ (Open Catalyst) imports: two differentiable functions.
 
-Both raise TypeError or ValueError if an argument has the wrong type or shape.
+Both functions raise TypeError or ValueError if an argument has the wrong type or shape.
 """
 
 import enum
@@ -16,7 +16,7 @@ __all__ = ["MMAOp", "ib_agg_edge", "radial_basis"]
 
 
 class MMAOp(enum.Enum):
-    """Precision of matrix products in the original. It has no effect: trigraph uses the precision of the tensors."""
+    """Precision of matrix products in the original; ignored, because trigraph uses the precision of the tensors."""
 
     HighPrecision = 0
     LowPrecision = 1
@@ -52,8 +52,8 @@ def ib_agg_edge(
 ) -> torch.Tensor:
     """Sum triplets like `trigraph.torch.agg_edge_to_edge`, for edges sorted by the first row of `edge_index`.
 
-    The three tensors after `edge_index` must match its edges. `pos_diff` may require grad; in the original it must not,
-    because the forces would lack the angular part.
+    `src_offsets`, `dst_offsets` and `dst_edge_index` must match `edge_index`. `pos_diff` may require grad; in the
+    original it must not, because forces would lack the angular part.
     """
     _check_shape("ib_agg_edge", "edge_index", edge_index, 0, 2, "(2, num_edges)")
     given = {"src_offsets": src_offsets, "dst_offsets": dst_offsets, "dst_edge_index": dst_edge_index}

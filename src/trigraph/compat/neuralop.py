@@ -1,7 +1,7 @@
 """neuraloperator's sums over neighbours, computed by trigraph's weighted aggregation without a loop over nodes.
 
 `segment_csr` has the arguments of the function of the same name in ``neuralop.layers.segment_csr`` and keeps the dtype.
-After :func:`install`, neuraloperator's layers call it: IntegralTransform, and through it GNOBlock, GINO and FNOGNO.
+After :func:`install`, neuraloperator's IntegralTransform calls it, and through that GNOBlock, GINO and FNOGNO.
 """
 
 import importlib
@@ -96,7 +96,7 @@ def segment_csr(
 
 
 def install() -> None:
-    """Make neuraloperator's layers, including layers that exist already, call this module's `segment_csr`.
+    """Make neuraloperator's layers, including existing ones, call this module's `segment_csr`.
 
     A second call has no effect. Raise ImportError if neuraloperator is not installed.
     """

@@ -120,7 +120,7 @@ class Immutable:
             view(self)
 
     def long_rows(self, name: str) -> LongRows | None:
-        """Return the long rows of the offsets `name`, an attribute of the graph or of `prepare`'s result."""
+        """Return the long rows of the offsets array `name` of the graph or of `prepare`'s result."""
         key = f"long rows of {name}"
         if key not in self._built:
             with self._at_home():

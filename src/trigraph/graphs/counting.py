@@ -42,7 +42,7 @@ class Order(NamedTuple):
     rises: bool
 
 
-@cache  # key: name, dtype and numbers of arguments; the installed library does not change
+@cache  # caching is safe, because the installed library does not change
 def _find_function(name: str, dtype: np.dtype, integers: int, arrays: int) -> Any:
     """Return a function of libtrigraph for indices of type `dtype`."""
     function = ctypes.CDLL(LIBRARIES["libtrigraph"]())[f"trigraph_{name}_i{8 * dtype.itemsize}"]

@@ -120,7 +120,7 @@ class CSC(Immutable):
     offsets: Any
     indices: Any
     edge_ids: Any
-    edges_in_order: bool  # position p has row p, because no edge_ids were given
+    edges_in_order: bool  # whether position p has row p, because no edge_ids were given
     num_src_nodes: int
     num_dst_nodes: int
     num_positions: int
@@ -303,7 +303,7 @@ class CSC(Immutable):
         ----------
         src, dst : arrays of int32 or int64, shape (num_edges,)
         num_src_nodes, num_dst_nodes : int, optional
-            Default: the largest node number in `src` and `dst` + 1, or the other number if it is larger.
+            Default: 1 + the largest node number in `src` and `dst`, or the other argument if that is larger.
         edge_ids : array, shape (num_edges,), optional
             Row of the edge arrays for each edge (default: its position in `src`).
         num_edges : int, optional
@@ -355,7 +355,7 @@ class CSC(Immutable):
         ----------
         edge_index : array or tensor of int32 or int64, shape (2, num_edges)
         num_nodes : int, optional
-            Default: the largest index + 1.
+            Default: 1 + the largest index.
         """
         edge_index = as_array(edge_index, "CSC: edge_index")
         if name_library(edge_index) is None:

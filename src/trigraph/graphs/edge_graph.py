@@ -36,7 +36,7 @@ MOST_NODES = math.isqrt(2**63 - 1)
 class LeftOut(NamedTuple):
     """In-edges of the source of edge `e` that its sum leaves out: ``dst_edge_index[start[e]:stop[e]]``.
 
-    The relation is symmetric: if `e` leaves out `f`, then `f` leaves out `e`.
+    Exclusion is symmetric: if `e` leaves out `f`, then `f` leaves out `e`.
     """
 
     start: Any
@@ -219,7 +219,7 @@ class EdgeGraph(Immutable):
         shifts, vec = _check_geometry(src, dst, shifts, vec)
         permutation = order_by(
             "EdgeGraph", "src", src, "num_nodes", num_nodes
-        ).positions.copy()  # the caller may write to it
+        ).positions.copy()  # a copy for the caller
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
         return SortedEdges(graph, convert_like(permutation, like))
@@ -362,7 +362,7 @@ class EdgeGraph(Immutable):
         return Triplets(outer.astype(dtype), self.dst_edge_index[position])
 
     def prepare(self) -> "EdgeGraph":
-        """Return the graph itself, which has every order already. For a `CSC`, `prepare` builds orders."""
+        """Return the graph itself, which already has every order. Only a `CSC` builds orders in `prepare`."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

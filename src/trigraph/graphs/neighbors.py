@@ -11,7 +11,7 @@ from trigraph.graphs.counting import order_by
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of an edge into one int64, as three digits of base 2 * LARGEST_SHIFT + 1.
 LARGEST_SHIFT = 2**19
-# Squares of positions, cells and cutoffs up to this number do not overflow, and its inverse squared does not underflow.
+# Limit of positions, cells and cutoffs, whose square does not overflow and whose inverse square does not underflow.
 LARGEST_NUMBER = 2.0**500
 # If any direction is periodic, atoms may be this many cutoffs from the origin along the other directions. The 52 bits
 # of float64 then leave 26 bits for distances below the cutoff.
@@ -44,7 +44,7 @@ def find_neighbors_of_molecules(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the results of `neighbors` for many structures without cells, in one search.
 
-    `of_atom` holds the structure of each atom. Errors do not name the structure.
+    `of_atom` holds the index of each atom's structure. Error messages do not name the structure.
     """
     _check_matrix("positions", positions, "(num_nodes, 3)")
     box, pbc = np.zeros((3, 3)), np.zeros(3, bool)
@@ -62,7 +62,7 @@ def _check_pbc(pbc: Any) -> np.ndarray:
 
 
 def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
-    """Check that an array is finite, floating and has rows of three; `expected` is the shape for messages."""
+    """Check that an array is finite, floating and has three columns; `expected` is the shape for messages."""
     if name_library(value) != "numpy":
         raise TypeError(
             f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray or a CPU tensor of float32 or "
@@ -108,7 +108,7 @@ def _find_pairs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return source, destination and shifts of every pair closer than the cutoff, sorted by all three.
 
-    Without periodic directions, `of_atom` may hold the structure of each atom; there are no pairs between structures.
+    Without periodic directions, `of_atom` may hold the structure of each atom; different structures share no pairs.
     """
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
@@ -180,7 +180,7 @@ def _check_distances(
 ) -> None:
     """Raise ValueError if an atom is too many cells (in periodic directions) or cutoffs from the origin.
 
-    If no direction is periodic, nothing is rounded, and atoms may be anywhere.
+    Without periodic directions, positions are not rounded, and any distance is allowed.
     """
     most = np.where(pbc, most_cells, MOST_CUTOFFS if pbc.any() else math.inf)
     bad = ~(np.abs(at) < (most + 1) * units)

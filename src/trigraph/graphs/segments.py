@@ -10,9 +10,9 @@ from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
 class Segments(Immutable):
-    """Members, such as triplets or edges, in any order, and the segment (an edge or an atom) of each.
+    """Assignment of members, such as triplets, to segments, such as edges, in any order.
 
-    Segment `s` has the members ``order[offsets[s]:offsets[s+1]]``, in ascending order, or no members.
+    Segment `s` has the members ``order[offsets[s]:offsets[s+1]]``, in ascending order; segments may be empty.
 
     Parameters
     ----------
@@ -89,5 +89,5 @@ class Segments(Immutable):
         )
 
     def prepare(self) -> "Segments":
-        """Return the object itself, which has every order already. For a `CSC`, `prepare` builds orders."""
+        """Return the object itself, which already has every order. Only a `CSC` builds orders in `prepare`."""
         return self

@@ -65,7 +65,7 @@ class Array:
     # the outputs are not polynomial in it. Central differences are exact up to degree 2.
     degree: int | None = None
     sample: str = "normal"  # distribution of generated cases: "normal", "unit interval", "frequency" or "positive"
-    column: bool = False  # whether a trailing axis of length one is accepted, and returned in derivatives
+    column: bool = False  # whether the array, and then its derivatives, may have a trailing axis of length one
     # Whether this input may be None; its derivative is then None too. Shapes may use ``has_<name>``, which is 0 or 1.
     optional: bool = False
     keyword: bool = False  # whether the argument follows the attributes in the signature, with default None
@@ -89,9 +89,9 @@ class Attribute:
     default: Any = inspect.Parameter.empty  # empty: the caller must pass a value
     # Allowed values; empty for a size or number. Fortran, CUDA and shape expressions receive the index in this tuple.
     choices: tuple[str | bool | None, ...] = ()
-    requires: tuple[tuple[str, str], ...] = ()  # (choice, graph method that raises if it is unsupported)
+    requires: tuple[tuple[str, str], ...] = ()  # (choice, graph method that raises if the graph does not support it)
     real: bool = False  # whether the attribute is a finite float >= 0 rather than a size
-    requests: bool = False  # whether the attribute requests an auxiliary output of fwd; derivatives lack it
+    requests: bool = False  # whether the attribute, which only fwd has, requests an auxiliary output
 
     @property
     def required(self) -> bool:
@@ -131,13 +131,13 @@ class Restriction:
     suffix: str  # ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``
     # Array arguments, in order. All other cotangents are zero, and no returned field depends on other arguments.
     arguments: tuple[str, ...]
-    fields: tuple[str, ...]  # returned fields
+    fields: tuple[str, ...]  # fields of the result
     doc: str
 
 
 @dataclass(frozen=True)
 class Example:
-    """Calls with small numbers, which docstrings show and tests run.
+    """Example calls with small numbers, shown in docstrings and run by tests.
 
     Derivatives receive the outputs of fwd as output gradients. The second order receives the square of the first input
     as the cotangent of that input. The third order also receives the outputs as cotangents of the output gradients.
@@ -158,7 +158,7 @@ class Definition:
     family: str  # ``gno``; also the file name in every backend
     summary: str  # one sentence
     formulas: tuple[str, str, str]  # formulas of fwd, bwd and bwd2
-    source: str  # source of the formula
+    source: str  # reference for the formula
     inputs: tuple[Array, ...]  # in signature order
     outputs: tuple[Array, ...]
     terms: str  # number of terms of the longest sum in any output or derivative; sets the tolerance
@@ -175,7 +175,7 @@ class Definition:
     given_back: tuple[str, ...] = ()
     given_back_when: tuple[tuple[str, str], ...] = ()  # (name in `given_back`, condition under which bwd reads it)
     settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that test cases must cover; (): any
-    maxima: tuple[tuple[str, int], ...] = ()  # largest sizes of symbols
+    maxima: tuple[tuple[str, int], ...] = ()  # (symbol, largest supported size)
     # Condition, in indices of choices, under which the outputs are linear in each input; "": every degree is 1.
     linear_when: str = ""
     largest_step: float = 2.0**-6  # largest finite-difference step; inputs of test cases are of order one
@@ -200,7 +200,7 @@ class Definition:
 
     @lazy
     def requests(self) -> tuple[str, ...]:
-        """Names of the attributes that request auxiliary outputs of fwd; derivatives do not take them."""
+        """Names of the attributes that request auxiliary outputs of fwd; derivatives do not have these attributes."""
         return tuple(a.name for a in self.attributes if a.requests)
 
     @lazy
@@ -384,7 +384,7 @@ class Operator:
 
     @lazy
     def binding_order(self) -> tuple[Argument, ...]:
-        """Array arguments in the order in which they bind sizes: inputs first, so that errors blame a gradient."""
+        """Array arguments in the order in which they bind sizes: inputs first, so that errors name gradients."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
@@ -437,7 +437,7 @@ class Operator:
         return self.definition.operations[self.order] if self.order < 3 else f"9*({self.definition.operations[1]})"
 
 
-# The caches stay small, because the table has a fixed number of texts, which are the keys.
+# The caches are bounded, because their keys are the expressions of the table.
 @cache
 def _dims(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())

@@ -12,12 +12,12 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class GraphArgument:
-    """Graph object that an operator takes."""
+    """Graph argument of an operator."""
 
     name: str
     doc: str
     optional: bool = False  # whether the object may be None, which means the identity map
-    rows: str = ""  # array whose rows are the segments; an index array is then accepted instead of the object
+    rows: str = ""  # array argument with a row per segment; an index array may then replace the object
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class GraphKind:
     sizes: tuple[str, ...]
     forward: tuple[tuple[str, str], ...]  # arrays passed to every reference operator: name and length
     fast: tuple[tuple[str, str], ...]  # additional arrays passed to operators of the fast path
-    reverse: tuple[tuple[str, str], ...]  # additional arrays passed to its derivatives, built by `prepare`
+    reverse: tuple[tuple[str, str], ...]  # additional arrays passed to fast derivatives, built by `prepare`
     arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
     # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path whose argument
     # is not None is used.
@@ -78,7 +78,7 @@ class GraphKind:
 class GraphParts:
     """Names of the attributes that make up a graph object of one class."""
 
-    arrays: tuple[str, ...]  # arrays that every call needs
+    arrays: tuple[str, ...]  # arrays that every operator call needs
     optional: frozenset[str]  # arrays that may be None
     reverse: tuple[str, ...]  # arrays of the result of `prepare`, which derivatives also need
     numbers: tuple[str, ...]
@@ -170,7 +170,7 @@ GRAPHS: dict[str, GraphKind] = {
         ("triplet_edge", "atom_of_edge"),
     ),
 }
-# For functions that choose between operators, some of which take no graph.
+# Graph kind of functions that choose between operators, some of which take no graph.
 GRAPHS["triplets or none"] = replace(
     GRAPHS["triplets"], arguments=(GraphArgument("triplets", TRIPLETS_DOC, True, "rad_basis"),)
 )

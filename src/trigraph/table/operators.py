@@ -28,7 +28,7 @@ GEMNET = (
     "EfficientInteractionBilinear, but ragged instead of padded."
 )
 ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
-# Limits of the table of zeros of Bessel functions, and of the powers in the envelope.
+# Largest sizes that the table of Bessel zeros and the powers in the envelope support.
 BESSEL_MAXIMA = (("num_radial", 16), ("num_spherical", 8), ("envelope_exponent", 16))
 HEADS = "num_heads*dim_head"
 # Graph for examples: three edges between two nodes.
@@ -49,7 +49,7 @@ SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*n
 
 
 def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
-    """Return the operations of fwd, bwd and bwd2, given the number of operations per term."""
+    """Return expressions for the operation counts of fwd, bwd and bwd2, given the counts per term."""
     return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
 
 
@@ -612,8 +612,8 @@ OPERATORS: dict[str, Operator] = {
     for spec in DEFINITIONS
     for r in spec.restrictions
 }
-# The vector-Jacobian products of bwd2. The fast path has procedures for some of them (`Definition.has_third`); for the
-# others, backends call lower orders (`trigraph.backends.third`).
+# The vector-Jacobian products of bwd2. The fast path implements some of them (`Definition.has_third`); for the others,
+# backends call lower orders (`trigraph.backends.third`).
 THIRD: dict[str, Operator] = {f"{spec.name}_bwd3": Operator(f"{spec.name}_bwd3", 3, spec) for spec in DEFINITIONS}
 NAMED = OPERATORS | THIRD  # every operator by name
 

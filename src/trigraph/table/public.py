@@ -21,14 +21,14 @@ BACKENDS: dict[str, tuple[str, str]] = {
 
 
 def public_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph` or `trigraph.torch`: the operator's with `out` and `backend`."""
+    """Return the signature of a function in `trigraph` or `trigraph.torch`, which adds `out` and `backend`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "backend")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
 def distributed_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph.distributed`; without a graph, it takes `partition` instead."""
+    """Return the signature of a function in `trigraph.distributed`, with `partition` if the operator has no graph."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
     extra.append(inspect.Parameter("backend", keyword, default=None))
@@ -42,7 +42,7 @@ def publish(function: Any, module: str, name: str, signature: inspect.Signature,
 
 
 def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
-    """Return the lines of a paragraph of a docstring."""
+    """Wrap a paragraph of a docstring and return its lines."""
     return textwrap.wrap(text, 112, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
@@ -124,7 +124,7 @@ def _result(op: Operator, given: Mapping[str, str]) -> str:
 
 
 def _write_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph`."""
+    """Return the docstring section with an example of the function in `trigraph`."""
     example, given = op.definition.example, _example_arguments(op)
     words = ", ".join(given[name] for name in op.parameters if name in given)
     if op.order == 3:
@@ -137,7 +137,7 @@ def _write_example(op: Operator) -> list[str]:
 
 
 def _torch_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph.torch`: a gradient."""
+    """Return the docstring section with an example for `trigraph.torch`, which computes a gradient."""
     example = op.definition.example
     first = example.arguments.partition(",")[0]
     call = f"trigraph.torch.{op.definition.name}({example.arguments}){'' if op.single else f'.{op.fields[0].name}'}"
@@ -147,7 +147,7 @@ def _torch_example(op: Operator) -> list[str]:
 
 
 def _jax_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph.jax`: a gradient, equal to the example of bwd."""
+    """Return the docstring section with an example for `trigraph.jax`: a gradient, as in the bwd example."""
     spec, example = op.definition, op.definition.example
     first, _, others = example.arguments.partition(", ")
     field = "" if op.single or len(spec.outputs) > 1 else f".{op.fields[0].name}"
@@ -159,7 +159,7 @@ def _jax_example(op: Operator) -> list[str]:
 
 
 def _distributed_example(op: Operator) -> list[str]:
-    """Return an example of the function in `trigraph.distributed`, with the same numbers as in `trigraph`."""
+    """Return the docstring section with an example for `trigraph.distributed`, with the numbers of `trigraph`."""
     spec, example, given = op.definition, op.definition.example, _example_arguments(op)
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
     sizes: Sequence[str] = ("num_edges",)

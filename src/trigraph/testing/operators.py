@@ -13,7 +13,7 @@ from slopecheck.units import missing, spoil_new_memory
 
 
 class OperatorError(AssertionError):
-    """Exception for failed checks of an operator. The message lists them; `result` holds all checks.
+    """Exception for failed checks of an operator, which the message lists. `result` holds all checks.
 
     Attributes
     ----------

@@ -1,3 +1,3 @@
-"""The part of NVIDIA's pylibcugraphops 24.12, which is retired, that PyTorch Geometric's layers import."""
+"""Replacement of the part of NVIDIA's retired pylibcugraphops 24.12 that PyTorch Geometric's layers import."""
 
 __version__ = "24.12.0"
