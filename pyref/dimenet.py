@@ -31,7 +31,7 @@ def bessel_zeros(num_spherical, num_radial):
 
 
 def within(dist):
-    """Return a column that is true for edges inside the cutoff: `not (x >= 1)`, so that a NaN is inside."""
+    """Return a column that is true for edges inside the cutoff: `not (x >= 1)`, so that NaN counts as inside."""
     return ~(dist.real >= 1)[:, None]
 
 
@@ -94,7 +94,7 @@ def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
 
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None):
-    """Return dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad' and freq = sum grad_rbf env x cos(freq x)."""
+    """Return gradients: dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum grad_rbf env x cos(freq x)."""
     x, inside = dist[:, None], within(dist)
     env = envelope(x, envelope_exponent)
 
@@ -115,7 +115,7 @@ def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelo
 def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None
 ):
-    """Differentiate sum gg_dist dist + sum gg_freq freq, with the fields of radial_basis_bwd."""
+    """Differentiate sum gg_dist dist + sum gg_freq freq, where dist and freq are the results of radial_basis_bwd."""
     x, inside = dist[:, None], within(dist)
     x_dot, freq_dot = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)

@@ -35,7 +35,7 @@ def basis_embedding_radial_fwd(rad_basis, weight):
 
 
 def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
-    """Return rad_basis = g weight and weight = g^T rad_basis."""
+    """Return the gradients rad_basis = g weight and weight = g^T rad_basis."""
     return results(
         "basis_embedding_radial_bwd",
         wrt,
@@ -73,7 +73,7 @@ def basis_embedding_spherical_fwd(rad_basis, weight):
 
 
 def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
-    """Return rad_basis = g weight^T and weight = rad_basis^T g, with g reshaped back to rows of the product."""
+    """Return gradients: rad_basis = g weight^T; weight = rad_basis^T g; g is reshaped to rows of the product."""
     num_edges, interm, num_spherical = grad_rad_W1.shape
     g = grad_rad_W1.reshape(num_edges, interm * num_spherical)
     return results(
@@ -104,7 +104,7 @@ def basis_embedding_triplets_fwd(rad_basis, weight, sph_basis, triplets):
 
 
 def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None):
-    """Return sph_basis[t] = R_t^T g[t]; rad_basis and weight follow from the gradient of R_t, g[t] sph_basis[t]^T."""
+    """Return gradients: sph_basis[t] = R_t^T g[t]; rad_basis, weight from the gradient g[t] sph_basis[t]^T of R_t."""
     rad_t = rad_basis[triplets.index]
 
     def embedding(factor):
@@ -176,7 +176,8 @@ def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_i
 def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
     """Compute Q_e = weight^T g of the edge's output and G_e[s,n] = sum_c rad_W1[e,c,s] Q_e[c,n], the gradients of P, B.
 
-    rad_W1 = Q_e B_e^T; sph[t,s] = sum_n G_e[s,n] m[t,n]; m[t,n] = sum_s G_e[s,n] sph[t,s]; weight = g vec(P)^T.
+    The gradients are rad_W1 = Q_e B_e^T, sph[t,s] = sum_n G_e[s,n] m[t,n], m[t,n] = sum_s G_e[s,n] sph[t,s] and
+    weight = g vec(P)^T.
     """
     _, interm, _ = rad_W1.shape
     g = select(outputs_with_triplets(triplets, atoms), grad_m_ca)

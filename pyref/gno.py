@@ -1,8 +1,8 @@
 """Graph neural operator in NumPy.
 
 For each edge: z = U xi + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v. For each destination:
-message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``. It selects instead of multiplying,
-so that a NaN reaches only the values that depend on it.
+message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``. The mask selects instead of
+multiplying, so that a NaN reaches only the results that depend on it.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def gno_kernel_fwd(coords, params, f_in, f_out):
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """Return coords = U^T s, with s = mask (V^T g), and params U: sum s xi^T, b_u: sum s, V: sum g a^T, b_v: sum g."""
+    """Return gradients, s = mask (V^T g): coords = U^T s; U = sum s xi^T; b_u = sum s; V = sum g a^T; b_v = sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g, xi = grad_kernel, coords
     mask, a = hidden_layer(xi, U, b_u)
@@ -81,7 +81,7 @@ def gno_aggregate_fwd(features, kernel, graph, f_in, f_out):
 
 
 def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=None):
-    """Return features_j = sum over e out of j of K_e^T g_dst(e), and kernel_e = g_dst(e) h_src(e)^T."""
+    """Return the gradients features_j = sum over e out of j of K_e^T g_dst(e) and kernel_e = g_dst(e) h_src(e)^T."""
     K = matrices(kernel, f_in, f_out)[graph.edge_ids]
     g, h = grad_message[destinations(graph)], features[graph.indices]
 

@@ -76,7 +76,7 @@ def agg_weighted_n2n_bwd(
     output_extrema_location=None,
     wrt=None,
 ):
-    """Return x_j = sum over out-edges of w g_i and w_e = g_i.x_j; for min and max, only extrema contribute.
+    """Return the gradients x_j = sum over out-edges of w g_i and w_e = g_i.x_j; min and max use extrema only.
 
     For the mean, h_i = g_i / degree_i replaces g_i. For the mean by weight, x_j - out_i also replaces x_j in w_e.
     """

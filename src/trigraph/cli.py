@@ -72,7 +72,7 @@ def main() -> None:
 
 @contextmanager
 def _as_option_errors(option: str) -> Iterator[None]:
-    """Report an error in reading an input file or creating the report folder as an error of an option."""
+    """Convert errors from reading input files or creating the report folder to errors of a command-line option."""
     from slopecheck.report import ReportError
 
     try:
@@ -382,7 +382,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.describe() for structure in structures]
     parts = dict.fromkeys(name_section(unit) for unit in units if numbers[unit.label])
-    with suppress(OSError):  # if the output cannot be written, continue the run and write its report
+    with suppress(OSError):  # if stdout is closed, continue the run and write the report
         for text in inputs:
             say(text)
         checked = sum(part in NAMES for part in parts)
@@ -533,7 +533,7 @@ def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, s
         raise click.ClickException(str(error)) from error
     try:
         model = read_model(file)
-    except Exception as error:  # the file can run any code
+    except Exception as error:  # unpickling can raise any error
         raise click.BadParameter(f"{file} cannot be read: {error}", param_hint="'--model'") from error
     try:
         run(model, script, elements.split(","), skin=skin, compile=compile, arguments=arguments, progress=True).close()

@@ -21,7 +21,7 @@ Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
 
 class Owners(NamedTuple):
-    """Rank that owns each block and each source. Both are the same array if sources are blocks."""
+    """Rank that owns each block and each source. The two arrays are identical if sources are blocks."""
 
     blocks: np.ndarray
     sources: np.ndarray
@@ -79,7 +79,7 @@ class BlockTable:
         return {}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the ascending rows of a table, numbered within `ids`."""
+        """Return the graph arguments of a call from sorted table rows, with numbers replaced by positions in `ids`."""
         return {}
 
 
@@ -92,10 +92,10 @@ class RowTable(BlockTable):
 
 @dataclass(frozen=True)
 class CSCTable(BlockTable):
-    """Columns: position, destination, source, row of the edge arrays, rank that owns that row."""
+    """Table with the columns position, destination, source, edge row, and rank that owns the edge row."""
 
-    in_order: bool  # position p has edge row p
-    one_to_one: bool  # no two positions share a row
+    in_order: bool  # whether position p has edge row p
+    one_to_one: bool  # whether no two positions share a row
 
     block = "num_dst_nodes"
     block_columns = (1,)
@@ -123,9 +123,9 @@ class CSCTable(BlockTable):
 
 @dataclass(frozen=True)
 class EdgeTable(BlockTable):
-    """Columns: edge, source, destination, reverse edge or -1. An output belongs to the block of its edge's source."""
+    """Table with the columns edge, source, destination, reverse edge (or -1). Outputs belong to the source's block."""
 
-    given_reverse: bool  # otherwise the end nodes of an edge determine its reverse
+    given_reverse: bool  # otherwise end nodes determine reverse edges
     ambiguous: bool  # whether reverse edges are ambiguous
 
     block = "num_nodes"
@@ -151,10 +151,10 @@ class EdgeTable(BlockTable):
 
 @dataclass(frozen=True)
 class SegmentTable(BlockTable):
-    """Columns: triplet, edge, output, input. Each edge also has a row without a triplet, marked by -1."""
+    """Table with the columns triplet, edge, output, input. Each edge also has a row without a triplet, marked by -1."""
 
-    atoms: bool  # edges are summed into outputs; otherwise each edge is an output
-    inputs: bool  # triplets read rows of inputs; otherwise each triplet has its own
+    atoms: bool  # whether edges are summed into outputs; otherwise each edge is an output
+    inputs: bool  # whether triplets share inputs; otherwise each triplet has its own input
 
     block = "num_outputs"
     block_columns = (2,)

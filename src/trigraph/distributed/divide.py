@@ -48,8 +48,8 @@ def partition(
     comm : MPI.Comm
         Communicator, which is duplicated.
     owner : integer array, optional
-        Rank that owns each destination, node or output (atoms, or edges without `atoms`); the same on all ranks. It
-        may come from `owners.blocks` (default), `owners.bisection` or elsewhere.
+        Rank that owns each destination, node or output (atoms, or edges without `atoms`); the same on all
+        ranks, from `owners.blocks` (default), `owners.bisection` or elsewhere.
     source_owner : integer array, optional
         Rank that owns each source, or each input of `idx_in`. Default: `owner` if its length fits, otherwise blocks.
     atoms, idx_in : Segments, optional

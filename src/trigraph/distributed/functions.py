@@ -26,7 +26,7 @@ def find_entity(array: Array) -> tuple[str, int] | None:
 
 
 class _Call:
-    """Call of an operator on one rank."""
+    """One call of an operator on one rank."""
 
     def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, backend: str | None) -> None:
         self.op, self.values, self.partition, self.backend = op, values, divided, backend
@@ -166,7 +166,7 @@ class _Call:
 
 
 def _pop_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
-    """Return the partition from the arguments, and remove the graph arguments that it replaces."""
+    """Return the partition from the arguments, and remove the graph arguments that the partition replaces."""
     graphs = [g.name for g in op.graph.arguments] if op.graph else []
     partition = values.pop(graphs[0]) if graphs else rows
     if graphs and rows is not None:

@@ -70,7 +70,7 @@ class DividedNeighbors(NamedTuple):
         )
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
-        """Add, for each edge, its source's row of `at_source` and its destination's row of `at_destination`."""
+        """Return, for each edge, the source's row of `at_source` plus the destination's row of `at_destination`."""
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         return rowwise(self.emb.act, x)
 
     def _embed(self, z: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
-        """Return the embedding of each edge from the elements of its ends and its length."""
+        """Return the embedding of each edge from its length and the elements of its two atoms."""
         emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)
         elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # the table's gradient is then a sum over atoms

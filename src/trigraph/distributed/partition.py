@@ -108,7 +108,7 @@ class Partition:
         return xp.take(array, xp.asarray(own), axis)
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
-        """Return an array of all rows on every rank, when each rank passes its own rows. All ranks must call it."""
+        """Gather the rows that each rank owns into one array on every rank. All ranks must call this method."""
         with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
             own = self._list_own_ids(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
@@ -124,7 +124,7 @@ class Partition:
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
     def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
-        """Return the rows that this rank owns, when each rank passes arbitrary rows. All ranks must call it.
+        """Return the rows that this rank owns, given arbitrary rows on each rank. All ranks must call this method.
 
         Parameters
         ----------
@@ -199,17 +199,17 @@ class Partition:
 
     @lazy
     def outputs(self) -> Layout:
-        """Layout for results that depend on own blocks only: outputs, and entities that no other block reads."""
+        """Layout for results that depend only on this rank's blocks: outputs and entities that no other block reads."""
         return self._layout(self.owned[self.kind.block], self.table)
 
     @lazy
     def everything(self) -> Layout:
-        """Layout for results of all own entities, with all blocks that read them, including blocks of other ranks."""
+        """Layout for results of all entities of this rank, with all blocks that read them, on any rank."""
         return self._layout(*self._neighbours())
 
     @lazy
     def chunks(self) -> SubgraphChunks:
-        """Chunks of a sum over all blocks. Their limits do not depend on the number of ranks."""
+        """Chunks of a sum over all blocks, whose boundaries do not depend on the number of ranks."""
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)
 

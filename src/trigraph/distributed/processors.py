@@ -18,7 +18,7 @@ def tell(listener: Callable[[int], None]) -> None:
 
 
 def limit_threads_to_share(comm: MPI.Comm) -> None:
-    """Find this rank's share of the processors and limit its threads to that number. All ranks must call this.
+    """Find this rank's share of the processors and limit its threads to that number. All ranks must call this function.
 
     Ranks that the launcher has bound to different processors do not share them.
     """

@@ -1,8 +1,8 @@
 """Operators on a divided graph in PyTorch, differentiable twice, and other functions that models need.
 
 Tensors with rows contain the rows that the rank owns, and so do their gradients. Parameters are the same on all ranks.
-Their gradients are complete on every rank and need no reduction. All ranks must make the same calls in the same order,
-including the backward pass. Results are bitwise equal for any number of ranks.
+Gradients of parameters are complete on every rank and need no reduction. All ranks must make the same calls in the same
+order, including the backward pass. Results are bitwise equal for any number of ranks.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Graph objects as pytrees. The leaves are the arrays, including reverse orders; the static part is the integers."""
+"""Graph objects as pytrees. Leaves are the arrays, including reverse orders; integers, such as sizes, are static."""
 
 from contextlib import nullcontext
 from functools import partial

@@ -1,9 +1,9 @@
 """The JAX primitive of all operators, its derivatives, and its lowering to an XLA FFI call.
 
-Let ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the second derivative of ``<g, F>``. The
-tangent of the forward operator along ``a`` is the first part of bwd2, which does not depend on ``g``. Each operator is
-linear in ``g`` and in ``a``, and the table gives its transpose. `BOTH` is the tangent of bwd along ``along_`` of ``g``
-and ``gg_`` of ``x``; its transpose is one call of bwd2 for both. `SECOND` is the second derivative ``D2F[a, b]`` of the
+Let ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the Hessian of ``<g, F>``. The tangent of
+the forward operator along ``a`` is the first part of bwd2, which does not depend on ``g``. Each operator is linear in
+``g`` and in ``a``, and the table gives its transpose. `BOTH` is the tangent of bwd along ``along_`` of ``g`` and
+``gg_`` of ``x``; the transpose of `BOTH` is one call of bwd2. `SECOND` is the second derivative ``D2F[a, b]`` of the
 forward operator along two directions. The compiled operators have the transpose of `SECOND`, but not `SECOND` itself;
 the plain form (`trigraph.plain`) computes `SECOND` and all third derivatives.
 """
@@ -46,7 +46,7 @@ class Form(NamedTuple):
 
     @property
     def spec(self) -> Definition:
-        """Definition of the operator table."""
+        """Definition of the operator in the table."""
         return SPECS[self.name]
 
     @property
@@ -274,7 +274,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
             call(second, rest | _add_prefixes(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
         )
         parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
-    elif prefix == "grad":  # bwd2's derivatives with respect to inputs
+    elif prefix == "grad":  # transpose of bwd2's input fields
         fields = call(third, rest | _add_prefixes(gg=of["gg"], along=inputs), unknown) if inputs else {}
         parts.append(fields)
     elif form.order == 2:
