@@ -140,7 +140,7 @@ def radial_basis_bwd2(
 
 
 def radial_basis_kinks(dist, freq, num_spherical=7, envelope_exponent=5):
-    """Return zero where radial_basis is not smooth: the third derivative of the envelope jumps at x = 1."""
+    """Return x - 1, which is zero where radial_basis is not smooth: the envelope's third derivative jumps there."""
     return dist[:, None] - 1
 
 

@@ -87,7 +87,7 @@ def _plan_units(
     """Return the units of the run and an iterator over units and their checks.
 
     The judge computes in real128 only; all other backends compute in float32 and float64. A user's function or a
-    framework always runs in one separate process, regardless of `--jobs`, because it may not support several.
+    framework always runs in one separate process, regardless of `--jobs`, because it may not support several processes.
     """
     from slopecheck.isolated import Ended, Refused, Workers, merge_units
     from slopecheck.units import execute

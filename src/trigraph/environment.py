@@ -29,7 +29,7 @@ PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "slopeche
 # Extras for users, in the order of `trigraph info`; the other extras are for developers.
 EXTRAS = ("verify", "torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "lammps", "fortran", "testing")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
-# If one of these is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
+# If one of these variables is set and not 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 # Variables that control when glibc returns free memory to the system. A program that frees and reallocates large arrays
 # in every step is slower if glibc returns their memory each time.
@@ -155,7 +155,7 @@ def backend_states() -> list[dict[str, Any]]:
 
 
 def list_missing_packages() -> dict[str, list[str]]:
-    """Return the names of missing packages for each extra meant for users."""
+    """Return the names of missing packages for each extra in `EXTRAS`."""
     needed: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in requires("trigraph") or ():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)

@@ -22,7 +22,7 @@ def backend_function(backend: str, name: str) -> Callable[..., Any]:
 def third_is_composed(op: Operator, values: Mapping[str, Any]) -> bool:
     """Return whether bwd3 is composed of bwd and bwd2 (see `trigraph.backends.third`) for these attributes.
 
-    It is so for operators that are linear in each input or, like the graph neural operator, polynomial between kinks.
+    This holds for operators that are linear in each input or, like the GNO operators, polynomial between kinks.
     """
     return not op.definition.has_third or op.definition.is_multilinear(values)
 

@@ -1,7 +1,7 @@
 """Functions that choose between several operators by their arguments: GemNet-OC's basis embedding at each order.
 
 A `weight` of rank 2 selects the purely radial layer; a `weight` of rank 3 has a spherical part. If
-`sph_basis` and `triplets` are given, that part is multiplied by the spherical basis of each triplet.
+`sph_basis` and `triplets` are given, the spherical part is multiplied by the basis of each triplet.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,7 +3,7 @@
 Let F be an operator with inputs x and Jacobian J, g = grad_ and a = gg_. Then bwd(g, x) = J^T g, and bwd2(a, g, x)
 returns J a and the gradient of <g, J a> with respect to x. bwd3 is the derivative of bwd and bwd2 along cotangents c_g
 and c_x of bwd2's fields (`trigraph.table.grammar.FORMULA_OF_THIRD`). If an operator is linear in each input, calls of
-bwd and bwd2 with one input replaced by its direction give bwd3; similar calls give it for the graph neural operator
+bwd and bwd2 with one input replaced by its direction give bwd3; similar calls give bwd3 for the graph neural operator
 (`third_gno`). For other operators, some backends have their own bwd3.
 """
 

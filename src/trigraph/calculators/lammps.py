@@ -56,7 +56,7 @@ class Attached:
     ----------
     error : BaseException or None
         Error of the model or of the atom checks in the last step. LAMMPS then stopped with its own exception, before
-        it used or printed results of that step; :func:`attach` prepares it for further runs.
+        it used or printed results of that step; :func:`attach` prepares LAMMPS for further runs.
     """
 
     def __init__(self, lmp: lammps, model: Any, compute: Any, numbers: Sequence[int], fix: str, skin: float) -> None:
@@ -385,7 +385,7 @@ def run(
 
 
 def read_model(path: str | os.PathLike[str]) -> Any:
-    """Load a model saved by ``torch.save``; trusted files only. Its classes may be in the current directory."""
+    """Load a model saved by ``torch.save``, from trusted files only; its classes may be in the current directory."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return torch.load(path, weights_only=False)

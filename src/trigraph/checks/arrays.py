@@ -35,7 +35,7 @@ class Checked(NamedTuple):
 def layout(
     op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """Return the shape and dtype of a field: of the argument if the field is its gradient, else from the table."""
+    """Return a field's shape and dtype, taken from the argument for its gradient and otherwise from the table."""
     array = values.get(field.name)
     if array is not None:
         return array.shape, array.dtype

@@ -207,8 +207,8 @@ def _read_pieces(
 ) -> tuple[np.ndarray, set[int]]:
     """Return the columns of all pieces, shape (any, columns), and the set of the numbers of arrays per piece.
 
-    `limits` maps the name of each column to the bound of its entries, or to None if it is unknown. A piece has at least
-    the first `least` columns; missing columns are filled with -1. `sorted_by` names a column that must ascend.
+    `limits` maps the name of each column to the bound of its entries, or to None if the bound is unknown. A piece has
+    at least the first `least` columns; missing columns are filled with -1. `sorted_by` names a column that must ascend.
     """
     tables, lengths = [np.empty((0, len(limits)), np.int64)], set()
     for number, piece in enumerate(pieces):

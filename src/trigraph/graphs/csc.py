@@ -374,7 +374,7 @@ class CSC(Immutable):
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
             Stored entries are edges, including explicit zeros and duplicates. Arrays of CSR, CSC and BSR may be longer
-            than ``indptr[-1]``; the excess is not read. For CSR and CSC, it counts as unused rows of edge arrays.
+            than ``indptr[-1]``; the excess is not read. For CSR and CSC, the excess counts as unused edge rows.
 
         Returns
         -------
@@ -402,7 +402,7 @@ class CSC(Immutable):
             rows = max(len(matrix.data), indices.size)
             if matrix.format == "csr":
                 return cls(offsets, indices, num_src, num_edges=rows)
-            by_column = cls(offsets, indices, num_dst)  # checks the arrays; SciPy's conversions do not
+            by_column = cls(offsets, indices, num_dst)  # checks the arrays, unlike SciPy's conversions
             columns = np.repeat(np.arange(by_column.num_dst_nodes, dtype=dtype), np.diff(offsets))
             return cls.from_coo(columns, indices, num_src, num_dst, num_edges=rows)
         if matrix.format == "bsr":

@@ -34,7 +34,7 @@ MOST_NODES = math.isqrt(2**63 - 1)
 
 
 class LeftOut(NamedTuple):
-    """In-edges of the source of edge `e` that its sum leaves out: ``dst_edge_index[start[e]:stop[e]]``.
+    """Excluded in-edges of the source of each edge `e`: ``dst_edge_index[start[e]:stop[e]]``.
 
     Exclusion is symmetric: if `e` leaves out `f`, then `f` leaves out `e`.
     """

@@ -28,7 +28,7 @@ def neighbors(
     _check_matrix("positions", positions, "(num_nodes, 3)")
     pbc = _check_pbc(pbc)
     box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
-    # Other rows are set to zero, not dropped: NumPy 2.0 to 2.4.0 raises an error for the rank of a matrix without rows.
+    # Non-periodic rows are zeroed, not dropped: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
     if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
         came = None if cell is None else box.tolist()
         raise ValueError(

@@ -301,7 +301,7 @@ def _compute_both_terms(form: Form, values: Mapping[str, Any]) -> tuple[Values, 
 
 
 def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
-    """Return the derivative of the plain form along the gg operands, as a function of the inputs, and the inputs."""
+    """Return the derivative of the plain form along the gg operands as a function of the inputs, and these inputs."""
     rest, of = _split_operands(form, values)
     inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
     gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}

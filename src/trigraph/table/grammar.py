@@ -139,8 +139,8 @@ class Restriction:
 class Example:
     """Example calls with small numbers, shown in docstrings and run by tests.
 
-    Derivatives receive the outputs of fwd as output gradients. The second order receives the square of the first input
-    as the cotangent of that input. The third order also receives the outputs as cotangents of the output gradients.
+    Examples of derivatives use the outputs of fwd as output gradients. The second-order example uses the square of the
+    first input as its cotangent. The third-order example also uses the outputs as cotangents of the output gradients.
     All other cotangents are None.
     """
 
