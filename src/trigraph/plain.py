@@ -29,7 +29,7 @@ class Library(NamedTuple):
     groups: Callable[[Any, int], Any]  # (index, num): the groups of rows that share an index, for `outer` and `times`
     outer: Callable[[Any, Any, Any], Any]  # (a, b, groups): for each group, the sum of the outer products of its rows
     times: Callable[[Any, Any, Any], Any]  # (a, matrices, groups): each row times the matrix of its group
-    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"): arbitrary if an index has no rows
+    extremum: Callable[[Any, Any, int, str], Any]  # (rows, index, num, "min" or "max"); arbitrary for empty groups
     constant: Callable[[Any], Any]  # the same values, with zero derivatives
     polynomial: Callable[[np.ndarray, Any], Any]  # (coefficients from the highest degree, variable)
     harmonics: Callable[[Any, int], Any]  # (unit vectors, degree): `harmonics`, possibly with custom derivatives
