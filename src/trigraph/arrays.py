@@ -160,8 +160,8 @@ def type_label(value: Any) -> str:
         return f"a {type(value).__name__}"
     if type(value).__name__ == "FakeTensor":
         return (
-            "a FakeTensor, of a program that is traced (build the graph before, and give the program "
-            "trigraph.torch.GraphTensors.of(graph))"
+            "a FakeTensor, made by tracing (build the graph before tracing, and pass "
+            "trigraph.torch.GraphTensors.of(graph) to the program)"
         )
     batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
     several = "batched by torch.vmap (join the graphs of all entries into one, with nodes of their own)"

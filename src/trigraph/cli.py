@@ -457,7 +457,7 @@ def info() -> None:
 
 
 @main.command(short_help="Print what a compiler needs for the library in C and Fortran.")
-@click.option("--include", is_flag=True, help="The option that finds trigraph.h and the modules of Fortran.")
+@click.option("--include", is_flag=True, help="The option that finds trigraph.h and the Fortran modules.")
 @click.option("--libs", is_flag=True, help="The options that link the library.")
 @click.option("--pkgconfigdir", is_flag=True, help="The folder of trigraph.pc, for PKG_CONFIG_PATH.")
 def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
@@ -514,13 +514,13 @@ def fortran(folder: Path, vector_bytes: str) -> None:
     required=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="A whole model that torch.save wrote. Such a file can run any code: take it from people that you trust.",
+    help="Model saved by torch.save. The file can run any code when it is loaded: use trusted files only.",
 )
-@click.option("--elements", required=True, metavar="SYMBOLS", help="The element of each type of atoms, such as Cu,Au.")
+@click.option("--elements", required=True, metavar="SYMBOLS", help="Chemical symbol of each atom type, such as Cu,Au.")
 @click.option(
-    "--skin", type=Finite(0), default=0.0, show_default=True, help="Keep neighbours until atoms moved by half, in Å."
+    "--skin", type=Finite(0), default=0.0, show_default=True, help="Reuse neighbours until an atom moved by half, in Å."
 )
-@click.option("--compile", is_flag=True, help="Compile energies, forces and stresses to one program.")
+@click.option("--compile", is_flag=True, help="Compile energies, forces and stresses into one program.")
 def lammps(script: Path, arguments: tuple[str, ...], file: str, elements: str, skin: float, compile: bool) -> None:
     """Run SCRIPT with a potential in place of its line `fix ID all external pf/callback 1 1`.
 

@@ -124,7 +124,7 @@ def tf32_problems() -> list[str]:
 def platform_warnings() -> list[str]:
     """Return a warning if trigraph has never been run on this kind of system."""
     name = {"Darwin": "macOS"}.get(platform.system(), platform.system())
-    return [] if name == "Linux" else [f"trigraph was not tried on {name}: `trigraph verify` tells whether it works"]
+    return [] if name == "Linux" else [f"trigraph was not tested on {name}: run `trigraph verify` to check it"]
 
 
 def backend_states() -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
                 f"pack_gno_params: {name} is a {name_library(value)}.ndarray; expected {kind}.ndarray, as U is"
             )
         if value.dtype not in FLOATS or value.dtype != U.dtype:
-            raise TypeError(f"pack_gno_params: {name} has dtype {value.dtype}; expected float32 or float64, alike")
+            raise TypeError(f"pack_gno_params: {name} has dtype {value.dtype}; expected float32 or float64, as for U")
         if value.ndim != rank:
             raise ValueError(f"pack_gno_params: {name} has shape {value.shape}; expected rank {rank}")
     hidden, f = U.shape[0], V.shape[0]

@@ -134,7 +134,7 @@ def refuses_wrong_totals():
     """Bad arguments of `total` raise errors on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
     errors.assert_refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
-    errors.assert_refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")
+    errors.assert_refused(lambda: divided.total(x, errors.PART), "expected a Partition from Partition.rows")
     if MPI.COMM_WORLD.size > 1:
         errors.assert_refused(
             lambda: divided.total(x.float() if errors.LAST else x, rows), "total: x is of torch.float64"

@@ -84,7 +84,7 @@ def test_arrays_that_were_written_to_are_refused():
         graph = CSC.__new__(CSC)
         graph._set_attributes(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
         with pytest.raises(
-            ValueError, match="CSC: an index is out of range, or offsets fall: the graph's tensors were"
+            ValueError, match="CSC: an index is out of range, or offsets decrease: the graph's tensors were"
         ):
             graph.prepare()
 

@@ -288,7 +288,7 @@ BAD = [
     (
         one_edge_arguments(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
         ValueError,
-        "vec[1] is opposite to vec[0] but for 1.0e-12 of its length; "
+        "vec[1] differs from -vec[0] by 1.0e-12 of its length; "
         "expected at most 64 eps = 1.4e-14, or shifts, which identify the reverse",
     ),
 ]

@@ -258,7 +258,7 @@ BAD_PLACES = [
     (neighbor_arguments(cutoff=True), TypeError, "cutoff is a bool; expected a number"),
     (neighbor_arguments(cutoff=0), ValueError, "cutoff is 0.0; expected a finite number above 0"),
     (neighbor_arguments(cutoff=np.float32(np.nan)), ValueError, "cutoff is nan; expected a finite number above 0"),
-    (neighbor_arguments(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
+    (neighbor_arguments(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three bools"),
     (neighbor_arguments(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (
         neighbor_arguments(cell=np.diag([1, np.inf, 1])),

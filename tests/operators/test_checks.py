@@ -566,7 +566,7 @@ def test_out_that_overlaps(op, field):
         view = view.reshape(value.shape)
         view[...] = value
         before = memory.copy()
-        text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected memory of its own"
+        text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected separate memory"
         assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
         assert np.array_equal(memory, before)  # the refused call wrote nothing
 
@@ -580,7 +580,7 @@ def test_outs_that_overlap(op):
         memory = np.zeros(n + m)
         out = {first: memory[:n].reshape(shapes[first]), second: memory[n - 1 : n - 1 + m].reshape(shapes[second])}
         assert_refused(
-            op, good, ValueError, f"out[{second!r}] overlaps out[{first!r}]; expected memory of its own", out=out
+            op, good, ValueError, f"out[{second!r}] overlaps out[{first!r}]; expected separate memory", out=out
         )
         assert not memory.any()
 

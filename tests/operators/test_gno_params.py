@@ -48,7 +48,7 @@ def test_pack_bad_input(name):
     text = f"pack_gno_params: {name} is a list; expected an ndarray"
     assert_raises(TypeError, text, pack_gno_params, **(good | {name: [1.0]}))
     if name != "U":
-        text = f"pack_gno_params: {name} has dtype float32; expected float32 or float64, alike"
+        text = f"pack_gno_params: {name} has dtype float32; expected float32 or float64, as for U"
         assert_raises(TypeError, text, pack_gno_params, **(good | {name: good[name].astype(np.float32)}))
         bad = good[name][..., :-1]
         text = f"pack_gno_params: {name} has shape {bad.shape}; expected {good[name].shape}"

@@ -341,7 +341,7 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(platform, "system", lambda: "Darwin")
         assert environment.collect_environment()["warnings"] == [
-            "trigraph was not tried on macOS: `trigraph verify` tells whether it works"
+            "trigraph was not tested on macOS: run `trigraph verify` to check it"
         ]
     monkeypatch.setenv(name, "1")
     (warning,) = environment.collect_environment()["warnings"]

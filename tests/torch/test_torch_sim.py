@@ -149,7 +149,7 @@ def test_dtype_follows_the_parameters(model):
     expected = model(state)
     model.float()
     assert model.dtype == torch.float32
-    with expect_error("TypeError: Model: positions has dtype torch.float64; expected torch.float32, that of the model"):
+    with expect_error("TypeError: Model: positions has dtype torch.float64; expected torch.float32, the model's dtype"):
         model(state)
     results = model(state.to(model.device, model.dtype))
     for name, values in results.items():
@@ -211,7 +211,7 @@ def test_bad_input(model):
     with expect_error("ValueError: ...batch is None and cell has 2 structures; expected one"):
         model(fields | {"cell": state.cell.repeat(2, 1, 1)})
     with expect_error(
-        "ValueError: Model: per_atom_energies is True; expected False, as Springs gives no energies of atoms"
+        "ValueError: Model: per_atom_energies is True; expected False, as Springs returns no atomic energies"
     ):
         trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)(
             state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu"))

@@ -364,7 +364,7 @@ def test_bad_input(small):
         tj.agg_weighted_n2n(x, w, graph, out=x)
     gone = x + 1
     gone.delete()
-    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: embedding was deleted, since it was donated"):
+    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: embedding was deleted, because it was donated"):
         f(gone, w)
     with raises(ValueError, match=r"^basis_embedding_triplets_fwd: triplets: Segments: index\[0\] is 6; expected"):
         tj.basis_embedding_triplets(x, jnp.ones((3, 2, 2)), jnp.ones((1, 2)), jnp.array([6]))
@@ -384,7 +384,7 @@ def test_bad_input(small):
 
 def test_other_devices_are_refused(small):
     _, x, w, f = small
-    with pytest.raises(NotImplementedError, match=r"_fwd: a program for another device than a CPU calls it"):
+    with pytest.raises(NotImplementedError, match=r"_fwd: called by a program for a device other than a CPU"):
         jax.jit(f).trace(x, w).lower(lowering_platforms=("cuda",))
 
 

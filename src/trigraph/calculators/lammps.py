@@ -141,7 +141,7 @@ class Attached:
     def _check_finite(self, what: str, tags: np.ndarray, values: np.ndarray) -> None:
         bad = tags[~np.isfinite(values).all(axis=1)]
         if len(bad):
-            raise ValueError(f"fix {self.fix}: the {what} of atom {bad[0]} is not finite; {len(bad)} atoms have such")
+            raise ValueError(f"fix {self.fix}: the {what} of atom {bad[0]} is not finite; {len(bad)} atoms in total")
 
     def _neighbors(self, places: np.ndarray, pos: torch.Tensor, cell: torch.Tensor, pbc: np.ndarray) -> Any:
         """Return the cached neighbours, or search again if they may have changed."""
@@ -259,12 +259,12 @@ def attach(
     if real_number("attach", "skin", skin) and not hasattr(model, "neighbors"):
         raise TypeError(f"attach: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
     if not lmp.has_style("fix", "external"):
-        raise RuntimeError("attach: this LAMMPS has no fix external; expected one with the package MISC")
+        raise RuntimeError("attach: this LAMMPS has no fix external; expected a LAMMPS with the package MISC")
     if (ranks := lmp.extract_setting("world_size")) > 1:
         raise RuntimeError(f"attach: LAMMPS has {ranks} ranks; expected one, or pair_style trigraph (export_potential)")
     if not _has_pair_style(lmp):
-        text = "there is no pair style, without which some fixes and commands end LAMMPS by a signal, or do too little"
-        lmp.error(WARNING, f"{text}: {PAIR_STYLE} are one that computes nothing")
+        text = "there is no pair style, without which some fixes and commands fail, crash LAMMPS or do too little"
+        lmp.error(WARNING, f"{text}; {PAIR_STYLE} define a pair style that computes nothing")
     attached = Attached(lmp, model, replaced("attach", model, compile, capture), numbers, fix, skin)
     lmp.command(f"fix {fix} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix} energy yes virial yes")
@@ -285,11 +285,11 @@ def _numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> list[int]:
     if isinstance(elements, str) or not all(isinstance(symbol, str) for symbol in elements):
         raise TypeError(f"attach: elements is {elements!r}; expected a sequence of chemical symbols")
     if not lmp.extract_setting("box_exist"):
-        raise ValueError("attach: there is no box; expected create_box, read_data or read_restart before")
+        raise ValueError("attach: there is no box; expected create_box, read_data or read_restart before attach")
     units = lmp.extract_global("units")
     if units not in UNITS:
         raise ValueError(
-            f"attach: units is {units}; expected one of {', '.join(UNITS)}, as a model has eV and angstrom"
+            f"attach: units is {units}; expected one of {', '.join(UNITS)}, because models use eV and angstrom"
         )
     number = lmp.extract_global("ntypes")
     if len(elements) != number:
@@ -365,7 +365,7 @@ def run(
         what = lines[0][0].strip() if lines else "no such line"
         raise ValueError(f"run: {script} has {what}; expected fix ID all external pf/callback 1 1")
     if gas := GAS.search(re.sub(r"&[ \t]*\n", " ", text)):
-        raise ValueError(f"run: {script} has {gas[0].strip()}; expected full_energy, else it does not see the model")
+        raise ValueError(f"run: {script} has {gas[0].strip()}; expected full_energy, or the fix ignores the model")
     lmp = lammps(cmdargs=list(arguments))
     attached: Attached | None = None
     try:

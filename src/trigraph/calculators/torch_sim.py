@@ -132,7 +132,7 @@ class Model(ModelInterface):  # type: ignore[misc]
         results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **found)
         if self.per_atom_energies and results.energies is None:
             kind = type(self.model).__name__
-            raise ValueError(f"Model: per_atom_energies is True; expected False, as {kind} gives no energies of atoms")
+            raise ValueError(f"Model: per_atom_energies is True; expected False, as {kind} returns no atomic energies")
         wanted = {
             "energy": True,
             "forces": self.compute_forces,
@@ -171,7 +171,7 @@ class Model(ModelInterface):  # type: ignore[misc]
             if not isinstance(value, Tensor):
                 raise TypeError(f"Model: {name} is a {type(value).__name__}; expected a torch.Tensor")
             if value.dtype != like.dtype:
-                raise TypeError(f"Model: {name} has dtype {value.dtype}; expected {like.dtype}, that of the model")
+                raise TypeError(f"Model: {name} has dtype {value.dtype}; expected {like.dtype}, the model's dtype")
             if value.device != like.device:
                 raise ValueError(f"Model: {name} is on {value.device}; expected {like.device}, where the model is")
         return (*(state[name] for name in needed), state.get("system_idx"))

@@ -183,8 +183,8 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
         if indices and graph.kind == "cupy":
             warnings.warn(
-                f"{op.name}: {name} is an index array on a device: it is sorted and checked at every call, and "
-                f"the host waits for it; give trigraph.Segments({name}, len({argument.rows}))",
+                f"{op.name}: {name} is an index array on a device, which every call sorts and checks, while "
+                f"the host waits; pass trigraph.Segments({name}, len({argument.rows}))",
                 RuntimeWarning,
                 stacklevel,
             )
@@ -306,7 +306,7 @@ def check_out(
             problem = f"is on {find_device(array)}; expected {find_device(first)}"
         else:
             overlapped = [other for other, value in held.items() if _share_memory(array, value)]
-            problem = f"overlaps {overlapped[0]}; expected memory of its own" if overlapped else ""
+            problem = f"overlaps {overlapped[0]}; expected separate memory" if overlapped else ""
         if problem:
             raise ValueError(f"{op.name}: {label} {problem}")
         held[label] = array

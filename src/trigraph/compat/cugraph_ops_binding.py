@@ -64,5 +64,5 @@ def ib_agg_edge(
     for name, tensor in given.items():
         array, built = as_array(tensor), getattr(graph, name)
         if array.shape != built.shape or not (array == built).all():
-            raise ValueError(f"ib_agg_edge: {name} is not that of the edges in edge_index")
+            raise ValueError(f"ib_agg_edge: {name} does not match edge_index")
     return agg_edge_to_edge(pos_diff, sbf_rad, x_kj, lin_sbf, graph)

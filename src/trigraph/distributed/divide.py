@@ -154,7 +154,7 @@ def partition_pieces(
             expected = "trigraph.CSC, trigraph.EdgeGraph or trigraph.Segments"
             raise TypeError(f"partition_pieces: graph_type is {graph_type!r}; expected {expected}")
         if atoms is not None and graph_type is not Segments:
-            raise TypeError(f"partition_pieces: atoms do not go with a {graph_type.__name__}; expected Segments")
+            raise TypeError(f"partition_pieces: atoms is given for a {graph_type.__name__}; expected Segments")
         inputs = isinstance(num_nodes, tuple)
         if inputs and graph_type is EdgeGraph:
             raise TypeError(f"partition_pieces: num_nodes is {num_nodes} for an EdgeGraph; expected an int")
@@ -337,7 +337,7 @@ def _read_members(
         if not (segments is None or isinstance(segments, Segments)):
             raise TypeError(f"partition: {name} is a {type(segments).__name__}; expected a trigraph.Segments")
     if not isinstance(graph, Segments) and (atoms is not None or idx_in is not None):
-        raise TypeError(f"partition: atoms and idx_in do not go with a {type(graph).__name__}; expected Segments")
+        raise TypeError(f"partition: atoms or idx_in is given for a {type(graph).__name__}; expected Segments")
     if isinstance(graph, EdgeGraph):
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         have_reverse = graph.reverse_edge is not None

@@ -192,7 +192,7 @@ class Partition:
 
     def _list_own_ids(self, symbol: str) -> np.ndarray:
         if symbol not in self.owned:
-            raise ValueError(f"Partition: nothing is counted by {symbol!r}; expected one of {', '.join(self.owned)}")
+            raise ValueError(f"Partition: no rows are counted by {symbol!r}; expected one of {', '.join(self.owned)}")
         return self.owned[symbol]
 
     # ---- work --------------------------------------------------------------------------------------------------------

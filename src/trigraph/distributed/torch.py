@@ -194,10 +194,10 @@ class _Spread(_Reverse):
 
 def _add_rows(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
-        raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
+        raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition from Partition.rows")
     with agreement(rows.comm, ("total", "total"), rows.name) as facts:
         if not isinstance(rows.kind, RowTable):
-            raise TypeError("total: rows is that of a graph; expected a Partition of Partition.rows")
+            raise TypeError("total: rows is a Partition of a graph; expected a Partition from Partition.rows")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
             shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"

@@ -75,8 +75,8 @@ def find_long_rows(offsets: Any) -> LongRows | None:
 
 FEW_PARALLEL = 4  # `trigraph.plain` processes up to this many parallel edges one after another
 ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLEL + 1}
-"""Numbers that are right for every graph: kernels read an order, such as `edge_ids`, even if it is trivial, and third
-derivatives allow any number of edges between the same nodes."""
+"""Numbers that are valid for every graph: kernels read an order, such as `edge_ids`, even if it is the identity, and
+third derivatives allow any number of parallel edges."""
 
 
 def coarsen_number(name: str, number: int) -> int:

@@ -228,7 +228,7 @@ class CSC(Immutable):
                 status, _, arrays = fill_arrays("csc_orders", sizes, given, lengths)
                 if status != 0:
                     raise ValueError(
-                        "CSC: an index is out of range, or offsets fall: the graph's tensors were written to"
+                        "CSC: an index is out of range, or offsets decrease: the graph's tensors were modified"
                     )
                 return ReverseCSC._make([*arrays[:4], self.edge_ids if ids is None else arrays[4]])
         positions = xp.arange(self.num_positions, dtype=dtype)

@@ -55,9 +55,9 @@ def find_neighbors_of_molecules(
 def _check_pbc(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"EdgeGraph: pbc is {show_value(pbc)}; expected a bool or three of them")
+        raise TypeError(f"EdgeGraph: pbc is {show_value(pbc)}; expected a bool or three bools")
     if flags.shape not in ((), (3,)):
-        raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three of them")
+        raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three bools")
     return np.array(np.broadcast_to(flags, (3,)))
 
 

@@ -109,7 +109,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     if bool(unsure.any()):
         at = int(xp.argmax(unsure))
         raise ValueError(
-            f"EdgeGraph: vec[{int(edges[place[at]])}] is opposite to vec[{at}] but for {float(nearest[at]):.1e} of its "
+            f"EdgeGraph: vec[{int(edges[place[at]])}] differs from -vec[{at}] by {float(nearest[at]):.1e} of its "
             f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts, which identify the reverse"
         )
     return xp.where(nearest <= OPPOSITE * eps, place, -1)

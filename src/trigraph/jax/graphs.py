@@ -28,12 +28,12 @@ def on_cpu(array: Any, what: str) -> Any:
             )
         return jnp.asarray(array)
     if array.is_deleted():
-        raise ValueError(f"{what} was deleted, since it was donated to another call; expected an array with memory")
+        raise ValueError(f"{what} was deleted, because it was donated to another call; expected an array with memory")
     for device in array.devices():
         if device.platform != "cpu":
             raise ValueError(
-                f"{what} is on {device}; expected a CPU device: trigraph.jax has no handlers for GPUs, which "
-                "trigraph.torch and NumPy-like functions on CuPy arrays have"
+                f"{what} is on {device}; expected a CPU device: trigraph.jax does not support GPUs, but "
+                "trigraph.torch and trigraph, with CuPy arrays, do"
             )
     return array
 
@@ -47,7 +47,7 @@ def _flatten_graph(graph: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], 
         on_cpu(first, f"{name}: {parts.arrays[0]}")  # also raises if the leaves were cached with 64 bits enabled
     if flat is None:
         if graph.kind not in ("numpy", "jax"):
-            raise ValueError(f"{name}: the graph is on {graph.device}; expected one of NumPy or JAX arrays")
+            raise ValueError(f"{name}: the graph is on {graph.device}; expected a graph of NumPy or JAX arrays")
         reverse = graph.prepare()
         arrays = [getattr(graph, a) for a in parts.arrays] + [getattr(reverse, a) for a in parts.reverse]
         # Arrays made under a mesh belong to the mesh; constants made during tracing would belong to the traced program.

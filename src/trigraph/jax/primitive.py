@@ -157,8 +157,8 @@ def _absent_inputs(form: Form) -> set[str]:
 
 def _refuse(context: Any, *operands: Any, form: Form) -> Any:
     raise NotImplementedError(
-        f"{form.op.name}: a program for another device than a CPU calls it; expected jax.default_device or "
-        "jax.device_put with a CPU device: trigraph.jax has no handlers for GPUs"
+        f"{form.op.name}: called by a program for a device other than a CPU; expected jax.default_device or "
+        "jax.device_put with a CPU device: trigraph.jax does not support GPUs"
     )
 
 

@@ -243,8 +243,8 @@ class Argument(Array):
 
 # Formula in the docstring of every bwd3.
 FORMULA_OF_THIRD = (
-    "gg_: the derivative of bwd(g, x); grad_ and inputs: that of bwd2(a, g, x), with g = grad_, x = inputs, a = gg_; "
-    "both in t at t = 0, for g + t ggg_grad_ and x + t ggg_ in place of g and x"
+    "gg_: the derivative of bwd(g, x); grad_ and inputs: the derivative of bwd2(a, g, x), with g = grad_, x = inputs, "
+    "a = gg_; both in t at t = 0, for g + t ggg_grad_ and x + t ggg_ in place of g and x"
 )
 
 
@@ -298,7 +298,7 @@ class Operator:
             for a in Operator(f"{spec.name}_bwd2", 2, spec).fields
         )
         outputs = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
-        more = {"keyword": True, "doc": f"As {spec.name}_fwd returned it; None: computed again."}
+        more = {"keyword": True, "doc": f"Result of {spec.name}_fwd; recomputed if None."}
         back = tuple(Argument(**outputs[n] | more, nullable=True, given_back=True) for n in spec.given_back)
         if self.order == 3:
             return tuple(replace(a, half=False) for a in (*gggs, *ggs, *grads, *inputs))

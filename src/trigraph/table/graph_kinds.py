@@ -29,7 +29,7 @@ class GraphKind:
     forward: tuple[tuple[str, str], ...]  # arrays passed to every reference operator: name and length
     fast: tuple[tuple[str, str], ...]  # additional arrays passed to operators of the fast path
     reverse: tuple[tuple[str, str], ...]  # additional arrays passed to fast derivatives, built by `prepare`
-    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
+    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have num_edges rows."),)
     # Paths ``argument.attribute`` of a size or array (default: ``graph.<name>``). The first path whose argument
     # is not None is used.
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ EDGES_FORWARD = (
     ("reverse_edge", "num_edges"),
 )
 EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
-TRIPLETS_DOC = "Outer edge of each triplet, as Segments or as an index array."
+TRIPLETS_DOC = "Outer edge of each triplet, as Segments or an index array."
 TRIPLETS_FORWARD = (("triplet_edge", "num_triplets"),)
 TRIPLETS_FAST = (("triplet_offsets", "num_edges+1"), ("triplet_order", "num_triplets"))
 TRIPLETS_PATHS = {
@@ -148,13 +148,8 @@ GRAPHS: dict[str, GraphKind] = {
         (),
         (
             GraphArgument("triplets", TRIPLETS_DOC, rows="rad_W1"),
-            GraphArgument("atoms", "Atom of each edge, to sum over the edges of an atom, or None.", True),
-            GraphArgument(
-                "idx_in",
-                "Row of m for each triplet, as Segments or as an index array; None means one row per triplet.",
-                True,
-                "m",
-            ),
+            GraphArgument("atoms", "Atom of each edge; the edges of an atom are summed (None: no sum).", True),
+            GraphArgument("idx_in", "Row of m for each triplet (None: its own), as Segments or indices.", True, "m"),
         ),
         {
             **TRIPLETS_PATHS,
