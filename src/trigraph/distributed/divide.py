@@ -73,7 +73,7 @@ def partition(
     >>> from mpi4py import MPI
     >>> from trigraph import CSC, distributed
     >>> graph = CSC.from_coo(np.array([0, 1, 1]), np.array([1, 0, 1]))
-    >>> part = distributed.partition(graph, MPI.COMM_WORLD)  # with one rank: the whole graph
+    >>> part = distributed.partition(graph, MPI.COMM_WORLD)  # one rank: whole graph
     >>> distributed.agg_weighted_n2n_fwd(np.ones((2, 1)), None, part).output_embedding
     array([[1.],
            [2.]])
