@@ -33,7 +33,7 @@ def split_weights(attention_weights, x):
 def scores(a, x):
     """Return sum_k a[k].x[k] of every position and head."""
     score = np.einsum("khd,kphd->ph", a, x)
-    if np.iscomplexobj(score):  # without products of imaginary parts, which could change the sign of a score of 0
+    if np.iscomplexobj(score):  # remove products of imaginary parts, which could change the sign of a score of 0
         score.real = np.einsum("khd,kphd->ph", a.real, x.real)
     return score
 

@@ -131,7 +131,7 @@ def agg_weighted_n2n_bwd2(
     counts = np.ones_like(x, bool)
     weighted = edge_weight is not None
     centred = weighted and op == "mean" and mean_by == "weight"
-    # Factors of w_dot in out_dot, of h in w's cotangent, and of h in x's cotangent. Masks select: 0 * inf is NaN.
+    # Factors of w_dot in out_dot, and of h in the cotangents of w and x. Masks select, because 0 * inf would be NaN.
     eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
         counts = find_winners(forward.output_extrema_location, graph)

@@ -37,7 +37,7 @@ def multilinear(
     `names` lists the inputs that are not None; `cotangents` maps fields to their cotangents. `call` takes the order of
     a derivative, its arguments by name and the names of the fields to compute, and returns the fields by name.
 
-    The tangent of bwd2 along c_x is a sum over the inputs n. Its term n is bwd2 with c_n in place of input n, without
+    The tangent of bwd2 along c_x is a sum over the inputs n. Term n is bwd2 with c_n in place of input n, without
     a_n and without a gradient for n. ``tangent=False`` omits this sum; the other terms are correct for any operator.
     """
     results: dict[str, Any] = {}

@@ -149,7 +149,7 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
             first, first_dtype, first_device = name, dtype, device
         elif device != first_device:
             raise ValueError(f"{op.name}: {name} is on {device}; expected {first_device}, where {first} is")
-    for name in op.numbers if first_dtype is not None else ():  # backends convert numbers to it
+    for name in op.numbers if first_dtype is not None else ():  # these numbers must fit into the dtype
         number, dtype = values[name], first_dtype
         if number > 1e38 and number > (most := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
             raise ValueError(f"{op.name}: {name} is {number}; expected at most {most}, the largest of {dtype}")

@@ -1,7 +1,7 @@
 """Interfaces of other packages, implemented with trigraph's operators.
 
 `pylibcugraphops` and `cugraph_ops_binding` have the interfaces of two retired packages of NVIDIA. After
-:func:`install`, programs can import them by these names. `neuralop` has neuraloperator's sums over neighbours.
+:func:`install`, programs can import both by these names. `neuralop` has neuraloperator's sums over neighbours.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """neuraloperator's sums over neighbours, computed by trigraph's weighted aggregation without a loop over nodes.
 
 `segment_csr` has the arguments of the function of the same name in ``neuralop.layers.segment_csr`` and keeps the dtype.
-After :func:`install`, it is called by neuraloperator's IntegralTransform, which GNOBlock, GINO and FNOGNO use.
+After :func:`install`, neuraloperator's IntegralTransform, which GNOBlock, GINO and FNOGNO use, calls `segment_csr`.
 """
 
 import importlib

@@ -64,7 +64,7 @@ class BlockTable:
 
     dtype: np.dtype
 
-    block: ClassVar[str] = ""  # symbol of the number of blocks
+    block: ClassVar[str] = ""  # symbol of the size that counts blocks
     block_columns: ClassVar[tuple[int, ...]] = ()  # columns of the table that name blocks
     chunk: ClassVar[int] = 256  # blocks in each chunk of a sum over all blocks
     width: ClassVar[int] = 1  # number of columns of the table

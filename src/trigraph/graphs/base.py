@@ -131,7 +131,7 @@ class Immutable:
         return self._built[key]
 
     def _at_home(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context for allocating arrays that the graph keeps, by torch if the graph has tensors."""
+        """Return the context in which the graph allocates arrays, by torch if the graph has tensors."""
         return entered(self._built.get("tensors", (self,))[0])
 
     def _assign(self, **attributes: Any) -> None:

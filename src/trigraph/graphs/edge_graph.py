@@ -178,7 +178,7 @@ class EdgeGraph(Immutable):
         self._set(
             src=src,
             dst=dst,
-            src_offsets=copy_read_only(src_offsets),  # a copy, to free the order that shares its memory
+            src_offsets=copy_read_only(src_offsets),  # a copy, so that the order's memory is freed
             dst_offsets=dst_offsets,
             dst_edge_index=by_dst,
             reverse_start=start,

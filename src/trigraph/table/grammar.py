@@ -384,7 +384,7 @@ class Operator:
 
     @lazy
     def binding_order(self) -> tuple[Argument, ...]:
-        """Array arguments in the order in which they bind sizes: inputs first, so that errors name gradients."""
+        """Array arguments in the order in which they bind sizes: inputs first, so that errors name a gradient."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 

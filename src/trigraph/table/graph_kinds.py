@@ -89,7 +89,7 @@ class GraphParts:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Names of all attributes of an object."""
+        """Names of all attributes of a graph object."""
         return (*self.arrays, *self.numbers, *(name for name, _, _ in self.lengths))
 
 

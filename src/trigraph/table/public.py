@@ -159,7 +159,7 @@ def _jax_example(op: Operator) -> list[str]:
 
 
 def _distributed_example(op: Operator) -> list[str]:
-    """Return the docstring section with an example for `trigraph.distributed`, with the numbers of `trigraph`."""
+    """Return the docstring section with an example for `trigraph.distributed`, with the same numbers."""
     spec, example, given = op.definition, op.definition.example, _example_arguments(op)
     forward, first = Operator(f"{spec.name}_fwd", 0, spec), given[spec.inputs[0].name]
     sizes: Sequence[str] = ("num_edges",)

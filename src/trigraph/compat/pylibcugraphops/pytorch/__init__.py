@@ -9,7 +9,7 @@ __all__ = ["CSC", "HeteroCSC"]
 
 
 class CSC:
-    """Graph sorted by destination, made from tensors. The last argument exists for compatibility and is ignored.
+    """Graph sorted by destination, made from tensors. `dst_max_in_degree` is ignored.
 
     Attributes
     ----------
