@@ -28,7 +28,7 @@ from trigraph.torch.arrays import tensor_from, view_array
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
 # torch computes elementwise functions with vector instructions, but the last few elements with scalar instructions,
-# which round exponentials differently. Rows are therefore padded to a multiple of LANES elements, and torch gets at most
+# which round exponentials differently. Rows are thus padded to a multiple of LANES elements, and torch gets at most
 # AT_A_TIME elements at once, which it does not divide among threads. Results do not depend on the number of rows.
 LANES, AT_A_TIME = 32, 16384
 
