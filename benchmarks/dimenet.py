@@ -107,7 +107,7 @@ WORKLOADS = (
     ),
     _make_aggregation_workload(
         "force-training",
-        "sum over triplets, its gradient with respect to vectors (forces), and the derivative of this gradient (bwd2)",
+        "sum over triplets, its gradient with respect to vectors (forces), and the gradient's derivative (bwd2)",
         FORWARD,
         Step("agg_edge_to_edge_bwd", ("vec", "sbf_rad", "embedding"), operations=_operations_formula(5, 2)),
         Step(

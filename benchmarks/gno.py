@@ -135,7 +135,7 @@ WORKLOADS = (
     Workload(
         name="gno-force-training",
         family="gno",
-        summary="message, its gradient with respect to coordinates (forces), and the derivative of this gradient (bwd2)",
+        summary="message, its gradient with respect to coordinates (forces), and the gradient's derivative (bwd2)",
         steps=(
             Step("gno_message_fwd"),
             Step(
