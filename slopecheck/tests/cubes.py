@@ -1,10 +1,10 @@
-"""The cube as a NumPy function with its derivatives, and one mistake at a time in them."""
+"""The cube as a NumPy function, its derivatives to third order, and a gradient with one wrong element."""
 
 import numpy as np
 
 
 def failed(result, kind):
-    """Return the notes of the failed checks of a kind."""
+    """Return the notes of the failed checks of one kind."""
     return [check.note for check in result.failures if check.kind == kind]
 
 

@@ -1,4 +1,4 @@
-"""check_calculator passes ASE's calculators, and the check named by each mistake finds it."""
+"""`check_calculator` passes ASE's calculators, and the expected check finds each mistake."""
 
 import functools
 import re
@@ -27,7 +27,7 @@ CLUSTER = Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
 
 
 def only(*kinds):
-    """Skip all other kinds of check."""
+    """Return the option `skip` for all but the given kinds of check."""
     return {kind: "another test" for kind in CALCULATOR_CHECKS if kind not in kinds}
 
 
@@ -47,9 +47,9 @@ def lennard_jones(**options):
 
 
 def test_emt():
-    """EMT fails only `cutoff`, where it jumps by 1.6e-5 eV, and `scale`; it cannot be pickled."""
+    """EMT fails only `cutoff`, where its energy jumps by 1.6e-5 eV, and `scale`; it cannot be pickled."""
     right = {"symmetry", "renumbering", "wrapping", "repetition", "far atoms", "company", "history", "drift"}
-    result = run(EMT, kinds=set(CALCULATOR_CHECKS) - right)  # test_mistakes runs the other kinds
+    result = run(EMT, kinds=set(CALCULATOR_CHECKS) - right)  # test_mistakes runs the other kinds of check
     assert failed(result) == {"cutoff", "scale"}
     (jump,) = [c for c in result.failures if c.kind == "cutoff"]
     assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)
@@ -78,9 +78,9 @@ def test_morse():
 
 
 class Wrong(Calculator):
-    """Sums exp(-(r / 1.3 Å)^2) eV over pairs: smooth, without a cutoff, and much faster than EMT.
+    """A pair potential exp(-(r / 1.3 Å)^2) eV, with a mistake: smooth, without a cutoff, and much faster than EMT.
 
-    Images of a cell farther than 8 Å, where a pair has less than 1e-16 eV, are left out. The function `change` makes a
+    Periodic images farther than 8 Å, where a pair has less than 1e-16 eV, are left out. The function `change` makes a
     mistake in the results.
     """
 
@@ -122,20 +122,20 @@ def sign_of_a_shear(self, atoms, results):
 
 
 def last(self, atoms, results):
-    """Iterate from the last call's result without full convergence."""
+    """Mimic an iteration that starts from the previous result and does not fully converge."""
     energy = results["energy"]
     results["energy"] += 1e-6 * (energy - getattr(self, "before", energy))
     self.before = energy
 
 
 def first(self, atoms, results):
-    """Reuse intermediate results of the first structure."""
+    """Mimic the reuse of intermediate results of the first structure."""
     self.kept = getattr(self, "kept", results["energy"])
     results["energy"] += 1e-6 * self.kept
 
 
 def by_positions(self, atoms, results):
-    """Cache results by positions only, ignoring the cell."""
+    """Cache results by positions only, without the cell."""
     results |= vars(self).setdefault("known", {}).setdefault(atoms.positions.tobytes(), dict(results))
 
 
@@ -203,7 +203,7 @@ def friction(self, atoms, results):
 
 
 def of_angle(self, atoms, results):
-    """Add the angle of three atoms, whose gradient changes sign where they are collinear."""
+    """Add the angle of three atoms, whose gradient changes sign where the atoms are collinear."""
     if len(atoms) == 3:
         u, v = atoms.get_distances(0, [1, 2], vector=True)
         normal = np.cross(u, v)
@@ -228,7 +228,7 @@ def nothing(self, atoms, results):
 
 
 class Loose(Wrong):
-    """A calculator without ASE's caches: `keep` modifies or keeps the atoms or arrays."""
+    """A calculator without ASE's caches: `keep` computes properties, and may store or modify the atoms or arrays."""
 
     def __init__(self, keep):
         super().__init__()
@@ -269,7 +269,7 @@ def wraps_its_atoms(self, name, atoms):
 
 
 class Limited(Calculator):
-    """A smooth pair energy (4 - r)^4 within 4 Å, for a limited number of neighbours of each atom."""
+    """A smooth pair potential (4 - r)^4 within 4 Å, which counts only a limited number of neighbours of each atom."""
 
     implemented_properties = ("energy", "free_energy", "forces")
     most, by_distance = 40, True
@@ -296,7 +296,7 @@ def knows_its_copies(self, atoms, results):
 
 
 class Skin(Wrong):
-    """A pair energy exp(-r) within 4 Å; neighbours are searched for again only after an atom has moved by the skin."""
+    """A pair potential exp(-r) within 4 Å; neighbours are updated after an atom has moved by `share` of the skin."""
 
     share = 1.0
 
@@ -311,7 +311,7 @@ class Skin(Wrong):
 
 
 def test_neighbours_that_are_kept_too_long():
-    """Keeping neighbours until an atom has moved by the whole skin is a mistake that is found; half the skin passes."""
+    """A neighbour list that is kept until an atom has moved by the whole skin fails; with half the skin it passes."""
     result = run(Skin, CLUSTER, kinds=("cutoff", "history"))
     (note,) = [c.note for c in result.failures if c.kind == "history"]
     assert re.match(r"energy differs by 0\.02\d? eV where each of two atoms moves by 0\.51 Å into reach$", note), note
@@ -375,12 +375,12 @@ def test_mistakes_in_what_is_kept_or_left_out(make, kind, words):
 
 
 def test_no_energy_at_all():
-    """A calculator without forces raises no exception in the checks."""
+    """A calculator whose energies and forces are zero passes."""
     assert run(lambda: Wrong(nothing)).passed
 
 
 def changed(what, change):
-    """Return a calculator with one wrong result."""
+    """Return a factory of calculators with one wrong result."""
 
     def mistake(self, atoms, results):
         results[what] = change(results[what], atoms)
@@ -412,7 +412,7 @@ def spoilt(values, atoms):
         ("stress", lambda s, a: s * [1, 1, 1, -1, -1, -1], "the shear is that of differences with the other sign?"),
         ("stress", lambda s, a: s * [1, 1, -1, 1, 1, 1], "this component alone has the other sign?"),
         ("stress", lambda s, a: s[[0, 1, 2, 5, 4, 3]], "the shear is in the order xy, xz, yz; expected yz, xz, xy?"),
-        # Only a factor, or nothing simple.
+        # Only a common factor, or no simple cause.
         ("forces", lambda f, a: 1.1 * f, "every component is 1.1 times what differences give"),
         ("forces", spoilt, ""),
         ("forces", lambda f, a: f * (1 + (np.arange(len(a)) < 2))[:, None], ""),
@@ -424,7 +424,7 @@ def spoilt(values, atoms):
     ],
 )
 def test_guesses(what, change, guess):
-    """The cause of wrong forces or stress is guessed if all components agree with it, and not otherwise."""
+    """The cause of wrong forces or stress is guessed only if it explains all components."""
     kinds = ("stress",) if what == "stress" else ("forces",)
     (row,) = [c for c in run(changed(what, change), kinds=kinds).failures if "components" in c.field]
     told = row.note.partition("+- ")[2].partition("; ")[2]
@@ -433,14 +433,14 @@ def test_guesses(what, change, guess):
 
 
 def test_no_guess_between_two():
-    """Exchanging the forces on two atoms equals changing their sign, so the factor is reported, but no cause."""
+    """Exchanging the forces on two atoms equals a change of sign, so the factor is reported without a cause."""
     two = Atoms("Cu2", [[0, 0, 0], [0.3, 0.4, 2.4]])
     result = run(changed("forces", lambda f, a: f[::-1]), two, kinds=("forces",))
     assert "every component is -1 times what differences give" in str(result).replace("\n", " ")
     assert "?" not in str(result)
 
 
-# Attributes of atoms, other than elements, positions and cell, that a calculator may wrongly depend on.
+# Functions that set and get attributes of atoms, besides elements, positions and cell, that a calculator may read.
 READ = {
     "initial charges": (lambda a: a.set_initial_charges(0.1 * np.arange(1, 6)), lambda a: a.get_initial_charges()),
     "magnetic moments": (
@@ -469,7 +469,7 @@ REDUCED = {"lone atom": field, "cutoff": jump, "line": of_angle, "far atoms": lo
     + [(what, *mistake) for what in ("initial charges", "a charge") for mistake in REDUCED.items()],
 )
 def test_mistakes_where_something_else_is_read(what, kind, mistake):
-    """A calculator that depends on another attribute is found by two structures that differ only in it."""
+    """A mistake that occurs only if an attribute is set is found in the structure that has this attribute."""
     give, read = READ[what]
     other = CLUSTER.copy()
     give(other)
@@ -489,14 +489,14 @@ def failures_without_a_mistake(kind, crystal):
 
 
 def test_copies():
-    """Calculators that change when copied or pickled are found."""
+    """The checks find calculators that change when copied or pickled."""
     for kind in ("copy", "pickle"):
         assert failed(run(lambda: Wrong(knows_its_copies), kinds=(kind,))) == {kind}
         assert not failed(run(Wrong, kinds=(kind,)))
 
 
 def test_float32():
-    """A float32 calculator passes: comparisons allow for its rounding, and differences are inconclusive."""
+    """A float32 calculator does not fail: comparisons allow for its rounding, and differences are inconclusive."""
     result = run(lambda: Wrong(single), CLUSTER, kinds=set(CALCULATOR_CHECKS) - {"lone atom", "cutoff", "scale"})
     assert not failed(result)
     assert {c.kind for c in result.inconclusive} == {"forces"}
@@ -544,7 +544,7 @@ def test_the_error_tells():
 
 
 def test_a_calculator_that_hangs():
-    """If the calculator hangs for one of two structures, only the check that uses this structure is lost."""
+    """If the calculator hangs for some structures, only the checks that use these structures are lost."""
 
     def hangs(self, atoms, results):
         if atoms.pbc.any() or len(atoms) == 1:

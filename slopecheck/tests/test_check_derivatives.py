@@ -14,7 +14,7 @@ from slopecheck.kinds import FUNCTION_CHECKS
 
 
 def changing(x):
-    x -= 1e-3  # in the caller's array
+    x -= 1e-3  # modifies the caller's array
     return cube(x)
 
 
@@ -28,7 +28,7 @@ def stored(array):
 
 
 def contiguous(array):
-    """Read an array's memory as if it were contiguous."""
+    """Read the memory of an array as if the array were contiguous."""
     return np.lib.stride_tricks.as_strided(array, array.shape, np.empty_like(array, order="C").strides)
 
 
@@ -37,12 +37,12 @@ def one_more(array):
 
 
 def times(factor, array):
-    """Multiply an array, in float32 only."""
+    """Multiply an array by a factor, but only in float32."""
     return array * (factor if array.dtype == np.float32 else 1)
 
 
-# Wrong cubes, and wrong derivatives of the cube by order. Each row has the kind of check that must find the mistake,
-# the order or array in which it is found, and the function, or a function that makes correct results wrong.
+# Wrong cubes (order 0) and wrong derivatives of the cube, by order. Each row has the kind of check that must find the
+# mistake, the order or array in which it is found, and the wrong function or a function that changes correct results.
 MISTAKES = {
     0: {
         "a wider output": ("form", "0", lambda x: cube(x).astype(np.longdouble)),
@@ -131,7 +131,7 @@ def test_mistakes_in_numpy(order, name):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("size", [1e9, 1e200])
 def test_a_wrong_small_output_beside_a_large_one(together, size):
-    """A small wrong output next to a large one is found, in one array or in two."""
+    """A wrong small output next to a large one is found, in a common array or in separate arrays."""
 
     def both(x):
         parts = size * np.sin(x), np.cos(x)
@@ -150,7 +150,7 @@ def test_a_wrong_small_output_beside_a_large_one(together, size):
 
 @pytest.mark.parametrize("width", [10, 20])
 def test_one_wrong_element_among_many(width):
-    """One wrong element is named: up to 200 elements are compared individually, more by bisection."""
+    """A failure names a single wrong element; beyond 200 elements, bisection finds the element."""
     x = np.linspace(1, 2, 15 * width).reshape(15, width)
     result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
     (note,) = failed(result, "elements")
@@ -163,7 +163,7 @@ def test_right_functions_of_numpy():
     result = check_derivatives(cube, (X,), order=3, vjp=(gradient, second, third))
     assert {c.case for c in result.checks if c.kind in ("differences", "elements")} == {"1", "2", "3"}
     assert check_derivatives(cube, (X,), vjp=(gradient, second, third)).passed
-    # Inputs that are numbers, integer inputs, and integer outputs.
+    # Inputs that are Python numbers, integer inputs, and integer outputs.
     result = check_derivatives(
         lambda a, n, b: (np.sin(a) * b**n, n),
         (np.float64(0.3), 2, np.array(0.7)),
@@ -228,7 +228,7 @@ def test_functions_of_torch_that_are_not_asked_for_everything():
 
 
 def conditioned(number):
-    """Return a matrix of 4 x 4 with this condition number."""
+    """Return a 4 x 4 matrix with this condition number."""
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
     return rotation @ np.diag(np.geomspace(1, 1 / number, 4)) @ rotation.T
 
@@ -281,7 +281,7 @@ def tensors(x):
 @torch_only
 @pytest.mark.parametrize("name", HARD)
 def test_mistakes_at_hard_points_do_not_pass(name):
-    """At ill-conditioned points a gradient wrong by a factor of 2 fails, or is inconclusive if rounding hides it."""
+    """At ill-conditioned points, a gradient that is off by a factor of 2 fails."""
     function, x = HARD[name]
 
     def wrong(*arguments):
@@ -295,7 +295,7 @@ def test_mistakes_at_hard_points_do_not_pass(name):
 @torch_only
 @pytest.mark.parametrize("name", HARD)
 def test_hard_points_are_no_failures(name):
-    """At ill-conditioned points correct functions do not fail; undecided checks are inconclusive, with a reason."""
+    """At ill-conditioned points, correct functions do not fail; undecided checks are inconclusive, with a reason."""
     function, x = HARD[name]
     expected = UNDECIDED.get(name, set())
     result = check_derivatives(function, tensors(x), seed=1, order=3, inconclusive="allow", reason="a hard point")
@@ -310,7 +310,7 @@ def test_hard_points_are_no_failures(name):
 @torch_only
 @pytest.mark.parametrize("order", [2, 3])
 def test_higher_derivatives_that_are_right_in_company_alone(order):
-    """A second or third backward that takes an absent cotangent for ones is found."""
+    """The checks find a second or third backward that replaces an absent cotangent by ones."""
     import torch
     from field.entry import own
 
@@ -331,7 +331,7 @@ def test_higher_derivatives_that_are_right_in_company_alone(order):
 
 @torch_only
 def test_what_is_of_torch_itself_is_told():
-    """A failure names the torch function that also fails alone, but not if the user's own code is the cause."""
+    """A failure names the torch function that also fails by itself, unless the user's own code is the cause."""
     import torch
 
     x, w = torch.randn(6, 4, dtype=torch.float64), torch.rand(4, dtype=torch.float64) + 0.5
@@ -359,7 +359,7 @@ def test_what_is_of_torch_itself_is_told():
 @torch_only
 @pytest.mark.parametrize(("share", "told"), [(1e-15, True), (0.5, False)])
 def test_sums_in_the_order_of_their_arrival_are_of_torch_itself(share, told, monkeypatch):
-    """If the last bits differ in a torch function alone, as with atomic additions, it is named; a random one is not."""
+    """A failure names a torch function whose last bits vary, as with atomic additions, but not a random function."""
     import torch
 
     from slopecheck.frameworks import Torch
@@ -397,7 +397,7 @@ def several(x, *others):
 
 @torch_only
 def test_checks_name_parameters():
-    """Inputs have the names of the function's parameters, and numbers where there is no name."""
+    """Checks name inputs by the function's parameters, or by numbers if a parameter has no name."""
     import torch
 
     x = torch.linspace(1, 2, 3, dtype=torch.float64)

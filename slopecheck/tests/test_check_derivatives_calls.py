@@ -1,4 +1,4 @@
-"""`check_derivatives` judges calls that go wrong, refuses bad arguments, and shows and saves its result."""
+"""`check_derivatives` reports calls that fail, rejects bad arguments, and shows and saves its result."""
 
 import ctypes
 import io
@@ -59,7 +59,7 @@ def test_calls_that_go_wrong(function):
 
 
 def test_what_goes_wrong_later():
-    """A function that fails after its first call fails only the checks that call it at that point; the others run."""
+    """An exception or a wrong shape in a later call fails only the checks that make this call; other checks run."""
 
     def raising_gradient(x, g):
         raise ZeroDivisionError("in the gradient")
@@ -83,7 +83,7 @@ def test_what_goes_wrong_later():
 )
 @pytest.mark.parametrize("left_out", [{}, {"form": "for a reason"}])
 def test_too_many_derivatives_are_told_once(first, second, note, left_out):
-    """A gradient for each input, also None for integer edges, is reported as one mistake."""
+    """A gradient that also returns None for integer inputs is reported only once."""
 
     def gathered(x, index):
         return x[index] ** 2
@@ -108,7 +108,7 @@ def test_too_many_derivatives_are_told_once(first, second, note, left_out):
 
 @pytest.mark.parametrize(("spoilt", "note"), [(waiting_in_c, "it takes longer than 2 s"), (ending, "the process that")])
 def test_another_process_goes_on(spoilt, note):
-    """If the child process ends or hangs, one check is lost; the others have the same results as without a child."""
+    """If the child process ends or hangs, one check is lost; other checks have the same results as without a child."""
 
     def function(x):
         return cube(x) if np.isfinite(x).all() else spoilt(x)
@@ -185,7 +185,7 @@ def test_a_kink_is_told_from_a_mistake():
         return ((x[0] > 0) * g[0],)
 
     result = check_derivatives(relu, (np.array([1.0, -1.0, 1e-3]),), order=1, vjp=slope)
-    (remark, _) = [check.note for check in result.checks if check.kind == "differences"]  # the second: elsewhere
+    (remark, _) = [check.note for check in result.checks if check.kind == "differences"]  # and a second point
     assert re.fullmatch(r"steps above \de-0\d cross a kink, or the curvature is large", remark)
     result = check_derivatives(relu, (np.array([1.0, -1.0, 0.0]),), order=1, vjp=slope, raises=False)
     (note,) = failed(result, "elements")
@@ -195,7 +195,7 @@ def test_a_kink_is_told_from_a_mistake():
 
 @pytest.mark.parametrize(("factor", "power"), [(1, 2.0), (1, 2.5), (1e3, 2.0), (1e4, 1.95), (1e5, 1.95)])
 def test_no_third_derivative(factor, power):
-    """Where the error falls with a lower power of the step, its limit decides, also if it is large at every step."""
+    """Where the error falls with a power of the step below 2, its limit decides, even if every error is large."""
 
     def function(x):
         return factor * np.sign(x[0]) * abs(x[0]) ** power + x[1] ** 2
@@ -215,7 +215,7 @@ def test_no_third_derivative(factor, power):
 
 def test_table_picture_and_page(tmp_path):
     def strange(x):
-        """Return a function whose name and messages look like markup."""
+        """Return the cube; the function's name and messages look like markup."""
         return cube(x)
 
     strange.__name__ = "<b>[red]strange[/]"

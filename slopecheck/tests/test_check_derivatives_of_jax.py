@@ -1,4 +1,4 @@
-"""`check_derivatives` passes correct JAX functions, finds wrong ones, and refuses unsupported ones."""
+"""`check_derivatives` passes correct JAX functions, fails wrong functions, and rejects single precision."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `slopecheck function`; the package imports nothing from trigraph, with which it is developed."""
+"""The command `slopecheck function`, and the imports of the package, which is independent of trigraph."""
 
 import pkgutil
 import re
@@ -31,7 +31,7 @@ def command(tmp_path, monkeypatch):
 
 
 def test_a_function(command, tmp_path):
-    """A correct function passes in all orders, a wrong one fails, and the comparison of the reports shows this."""
+    """A correct function passes in all orders, a wrong gradient fails, and the comparison of the reports shows this."""
     names = ("--vjp", "cubes:gradient", "--vjp2", "cubes:second", "--vjp3", "cubes:third")
     right = (*names, "--all", "--report", "right")  # the order is the number of derivatives
     done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")

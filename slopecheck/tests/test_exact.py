@@ -1,4 +1,4 @@
-"""Dot products and differences equal exact arithmetic, rounded once, for numbers of any size."""
+"""Dot products and differences equal the exact results, rounded once, for numbers of any size."""
 
 import math
 from fractions import Fraction
@@ -10,7 +10,7 @@ from slopecheck.exact import difference, dot
 
 
 def exactly(a, b):
-    """Return the sum of products and of their magnitudes, as fractions."""
+    """Return the sum of the products and the sum of their magnitudes, as fractions."""
     products = [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)]
     return sum(products, Fraction(0)), sum(map(abs, products), Fraction(0))
 
@@ -24,7 +24,7 @@ def rounded(value):
 
 @pytest.mark.parametrize("spread", [0, 40, 300, 480, 1000], ids="2^{}".format)
 def test_dot(spread):
-    """Dot products are exact for random numbers, most of which cancel, and for numbers of very different size."""
+    """Dot products are exact for products that nearly cancel and for numbers of very different size."""
     rng = np.random.default_rng(spread)
     sizes = np.exp2(rng.integers(-spread, spread + 1, 50))
     a, b = rng.standard_normal(50) * sizes, rng.standard_normal(50) * (1 / sizes if spread > 400 else sizes)

@@ -1,4 +1,4 @@
-"""Correct torch functions pass for many seeds; each published mistake (`field/`) is found by the check it names."""
+"""Correct torch functions pass for many seeds; the expected check finds each published mistake (`field/`)."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def normal(seed, *shape):
 
 
 def drawn(*shape):
-    """Return a function that draws an input of this shape from a seed."""
+    """Return a function of a seed that draws a random input of this shape."""
     return lambda seed: (normal(seed, *shape),)
 
 
@@ -28,7 +28,7 @@ def layers(seed):
     return normal(seed, 2, 3), normal(seed + 1000, 3, 2), normal(seed + 2000, 2, 2)
 
 
-# Names, functions, and functions that draw the inputs from a seed.
+# Correct functions by name, each with a function that draws the inputs from a seed.
 RIGHT = {
     "silu network": (network(torch.nn.functional.silu), layers),
     "relu network": (network(torch.relu), layers),
@@ -67,7 +67,7 @@ RIGHT = {
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_false_alarm(seeds):
     for number, (name, (function, inputs)) in enumerate(RIGHT.items()):
-        # torch computes wrong third derivatives of layer_norm: pytorch #175754. The slow test has the others.
+        # torch computes wrong third derivatives of layer_norm: pytorch #175754. The slow test checks all others.
         order = 2 if name == "norm of layers" or (seeds == 1 and number % 3) else 3
         for seed in range(seeds):
             result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)

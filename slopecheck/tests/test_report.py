@@ -1,4 +1,4 @@
-"""The report: reading its JSON, pictures, summary, and the comparison with an earlier report."""
+"""Reports: reading of the JSON, figures, summaries, and comparisons with an earlier report."""
 
 import json
 import math
@@ -24,7 +24,7 @@ CHECK = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coor
 
 
 def made_up_checks():
-    """Return a small run in which everything passes."""
+    """Return made-up checks of a small run, all of which pass."""
     rng = np.random.default_rng(0)
     checks = []
     for name, field, order in (("gno_kernel_fwd", "kernel", 0), ("gno_kernel_bwd", "coords", 1)):

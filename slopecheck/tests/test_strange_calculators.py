@@ -1,4 +1,4 @@
-"""Each wrong calculator is found by the check that it names, and correct ones pass (slow: all checks)."""
+"""The expected check finds each wrong calculator, and correct calculators pass (slow: all calculators)."""
 
 import pytest
 
@@ -14,7 +14,7 @@ MISTAKES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_wrong_calculator(name):
-    """The kind of check that a calculator names finds the mistake; `cutoff` also runs, to determine the range."""
+    """The expected kind of check finds the mistake; `cutoff` also runs, to determine the range."""
     factory, kind = calculators.WRONG[name]
     result = calculators.verdict(factory, set(CALCULATOR_CHECKS) - {kind, "cutoff"})
     assert result.verdict == ("inconclusive" if name == "float32 inside" else "failed"), str(result)
@@ -27,5 +27,5 @@ def test_a_wrong_calculator(name):
 def test_a_right_calculator(name):
     factory, skip = calculators.RIGHT[name]
     result = calculators.verdict(factory, skip)
-    # Energies of 40,000 eV for each atom have rounding errors that hide forces.
+    # The rounding errors of energies of 40,000 eV per atom hide errors of the forces.
     assert result.verdict == ("inconclusive" if name == "large energies" else "passed"), str(result)

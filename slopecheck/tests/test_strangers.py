@@ -1,4 +1,4 @@
-"""Wrong functions do not pass, and correct ones at difficult points do not fail (all of them: slow)."""
+"""Wrong functions do not pass, and correct functions at difficult points do not fail (slow: all functions)."""
 
 import importlib
 
@@ -12,7 +12,7 @@ from field.strangers import SINE, tables, verdict  # noqa: E402
 
 from slopecheck import DerivativeError, check_derivatives  # noqa: E402
 
-# Kinds of mistake that no tool had found: float32 inside, hidden elements, complex numbers, kinks, cached values.
+# Functions that no tool judged correctly: internal float32, hidden elements, complex numbers, kinks, cached values.
 NO_TOOL = {
     *("sine in float32", "product in float32", "buffer of float32", "1 beside 1e6", "1 beside 1e10", "complex output"),
     *("complex input", "magnitude at 0", "norm at 0", "two largest", "n two largest", "kept third derivative", "logit"),
@@ -29,9 +29,9 @@ def test_kinds_that_no_tool_finds(framework):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # correct functions warn at the ends of their domains
+@pytest.mark.filterwarnings("ignore")  # some correct functions warn at the ends of their domains
 def test_all():
-    """At most one wrong function passes, at most two correct ones of 120 fail, and none of `NO_TOOL` passes."""
+    """At most one wrong function passes and at most two of 120 correct functions fail, none of them in `NO_TOOL`."""
     frameworks = ["torch", "numpy"]
     if jax := importlib.util.find_spec("jax") and importlib.import_module("jax"):
         jax.config.update("jax_enable_x64", True)

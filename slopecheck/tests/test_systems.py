@@ -1,4 +1,4 @@
-"""Windows consoles can print every result, and the package works without the signals and forks that Windows lacks."""
+"""Windows consoles can print all results, and the package works without signals and forks that Windows lacks."""
 
 import os
 import signal
@@ -47,19 +47,19 @@ def test_a_console_prints_every_result(encoding):
 
 
 def without(module, *names):
-    """Return a module without the attributes that Windows lacks."""
+    """Return a copy of a module without the named attributes."""
     return SimpleNamespace(**{n: value for n, value in vars(module).items() if n not in names})
 
 
 def test_what_windows_lacks(monkeypatch):
-    """Results are the same without alarm, without signals to kill or hang up, without process groups and fork."""
+    """Results do not change without alarms, SIGKILL, SIGHUP, process groups and fork."""
     signals = ("SIGALRM", "SIGKILL", "SIGHUP", "SIGPIPE", "setitimer", "ITIMER_REAL", "alarm", "pthread_kill")
     for module in (outcome, isolated, terminal):
         monkeypatch.setattr(module, "signal", without(signal, *signals))
     for module in (isolated, running):
         monkeypatch.setattr(module, "os", without(os, "fork", "killpg", "setpgrp"))
     for vjp, passed in ((gradient, True), (one_wrong_element, False)):
-        for timeout in (None, 60):  # the latter starts a new process
+        for timeout in (None, 60):  # 60 starts a new process
             assert check_derivatives(cube, (X,), vjp=vjp, timeout=timeout, raises=False).passed == passed
     with pytest.raises(ValueError, match=r"^timeout: this system has no fork, and the function or inputs cannot be"):
         check_derivatives(lambda x: x, (X,), vjp=lambda x, g: g, timeout=60)
@@ -72,5 +72,5 @@ def test_each_kind_of_check_has_a_next_step():
 
 
 def test_a_kind_means_the_same_of_both():
-    """Kept, repeated, modified and symmetric results, of functions and of calculators."""
+    """Functions and calculators share only these kinds of check."""
     assert set(FUNCTION_CHECKS) & set(CALCULATOR_CHECKS) == {"unchanged", "repeat", "kept", "history", "symmetry"}

@@ -29,27 +29,27 @@ from slopecheck.summary import ratio
 from slopecheck.tolerances import MARGIN
 
 ELEMENTS = 12  # number of force components that are compared individually
-RATTLED = 0.03  # standard deviation of displacements, relative to the nearest distance; symmetry would hide errors
-DISPLACED = 0.2  # length of a displacement for differences, relative to the nearest distance
-PAIRS = 4  # number of pairs of directions that test the Jacobian
-FAR = 200.0  # Å, beyond any finite range
-# Dense structures have more neighbours than many calculators expect: a compressed cell, or this many atoms on a
-# grid. Both lengths are relative to the structure.
+RATTLED = 0.03  # standard deviation of displacements that break symmetry, relative to the nearest distance
+DISPLACED = 0.2  # length of displacements for finite differences, relative to the nearest distance
+PAIRS = 4  # number of pairs of directions in which the symmetry of the Jacobian is tested
+FAR = 200.0  # distance in Å beyond the range of any interaction
+# A dense structure has more neighbours than many calculators expect. DENSE scales a periodic cell; GRID is the spacing
+# of a cubic grid of atoms, relative to the nearest distance; SIDE is the number of grid points per axis.
 DENSE, GRID, SIDE = 0.75, 0.85, 5
-KINDS_OF_ATOMS = 3  # number of elements, and of pairs of elements, that are tested
+KINDS_OF_ATOMS = 3  # largest number of elements, and of pairs of elements, that are tested
 NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
 Results = dict[str, Any]
 
 
 @dataclass
 class Checks:
-    """The checks of a calculator for one structure; each kind has a method."""
+    """Checks of a calculator for one structure, with a method for each kind of check."""
 
     subject: Subject
     name: str
     original: Any
     rng: np.random.Generator
-    kind: str = ""  # the kind of the current checks
+    kind: str = ""  # kind of the checks in progress
 
     def __post_init__(self) -> None:
         self.atoms = self.original.copy()
@@ -58,38 +58,38 @@ class Checks:
         self.size = DISPLACED * self.nearest
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
-        # The same atoms without a cell, for checks that do not apply to crystals.
+        # The atoms without a cell, for checks that do not apply to crystals.
         self.cluster = self.make_cluster(range(len(self.atoms)), self.atoms.positions)
 
     def make_cluster(self, members: Sequence[int], positions: Any) -> Any:
-        """Return the listed atoms, which may repeat, at other positions without a cell.
+        """Return the listed atoms, which may repeat, without a cell and at the given positions.
 
-        They keep whatever else a calculator may read: charges, magnetic moments, tags, and the `info` of all atoms.
+        The atoms keep all other data that a calculator may read: charges, magnetic moments, tags and `info`.
         """
         cluster = self.atoms[list(members)]
         cluster.cell, cluster.pbc, cluster.positions = None, False, positions
         return cluster
 
     def estimate_rounding(self, atoms: Any) -> Rounding:
-        """Return the rounding errors for atoms of the structure."""
+        """Estimate the rounding errors of results for these atoms."""
         return estimate_rounding(self.subject, atoms, self.rng, self.size)
 
-    # Both are cached: they depend on the calculator, the atoms and `size`, which are fixed, and on one draw of `rng`.
+    # Both properties are cached: the calculator, the atoms and `size` do not change, and `rng` is used only once.
 
     @cached_property
     def rounding(self) -> Rounding:
-        """Rounding errors for the structure."""
+        """Rounding errors of results for the structure."""
         return self.estimate_rounding(self.atoms)
 
     @cached_property
     def rounding_of_cluster(self) -> Rounding:
-        """Rounding errors for the atoms without a cell."""
+        """Rounding errors of results for the atoms without a cell."""
         return self.estimate_rounding(self.cluster)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def check(self, label: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
-        """Return a check of the structure; if it fails, its note is the problem."""
+        """Return a check of the structure, with `problem` as its note if the error exceeds `allowed`."""
         fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
         row: dict[str, Any] = {"case": self.name, "field": label, "error": float(error), "tolerance": allowed}
         return Check(self.subject.name, self.name, "float64", **row, **fields)
@@ -99,7 +99,7 @@ class Checks:
         return float(self.subject.ask("energy", atoms))
 
     def results(self, atoms: Any, calculator: Any = None) -> Results:
-        """Return all quantities that the calculator supports."""
+        """Compute all quantities that the calculator supports."""
         offered = self.subject.supported_quantities(atoms)
         return {what: self.subject.ask(what, atoms, calculator) for what in offered}
 
@@ -112,7 +112,7 @@ class Checks:
     def compare(
         self, results: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
     ) -> Iterator[Check]:
-        """Compare results that must be equal up to rounding; energies are totals, their errors are per atom."""
+        """Compare results that must be equal up to rounding; errors of the energy are per atom."""
         number = rounding.number * int(how.get("copies", 1))
         for what, value in results.items():
             if what not in expected:
@@ -132,16 +132,16 @@ class Checks:
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
     def claim(self, phi: Callable[[np.ndarray], float], gradient: np.ndarray, rounding: float, x: np.ndarray) -> Claim:
-        """Return the claim that a function of the energy has this gradient, for comparison with differences."""
+        """Return a `Claim` that the energy, as a function `phi` of `x`, has this gradient."""
         noise = self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
         return Claim(phi, Rounded(gradient, np.full(x.shape, rounding)), x, noise)
 
     def compare_with_differences(
         self, claim: Claim, directions: dict[str, np.ndarray], unit: float, named: Callable[[tuple[int, ...]], str]
     ) -> Iterator[Check]:
-        """Check a gradient along directions over a range of steps, then its elements; report the worst error.
+        """Check a gradient along directions over a range of steps, then its elements.
 
-        Some elements are compared individually, the others as a group.
+        Some elements are compared individually, the others as one group; only the worst error is reported.
         """
         for label, v in directions.items():
             verdict = claim.examine(v, abs(claim.phi(claim.x)))
@@ -159,14 +159,14 @@ class Checks:
         yield self.check(label, ratio, 1.0, note=note, inconclusive=unsure)
 
     def compare_with_slopes(self, what: str, given: np.ndarray, claim: Claim, unit: float, scale: float) -> Compared:
-        """Compare the first components of a quantity with derivatives with respect to the first elements of a point."""
+        """Compare the components in `given` with derivatives by differences with respect to the first coordinates."""
         x = claim.x
         slopes = [claim.compute_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
         values, allowed = np.array(slopes).T / unit * [[scale], [abs(scale)]]
         return Compared(given.ravel(), values, MARGIN * self.rounding.noise[what], allowed)
 
     def forces(self) -> Iterator[Check]:
-        """Compare forces with differences of the energy."""
+        """Compare forces with central differences of the energy."""
         x, forces = self.atoms.positions.copy(), self.require("forces", self.atoms)
 
         def energy(positions: np.ndarray) -> float:
@@ -275,7 +275,7 @@ class Checks:
         yield from self.compare(results, self.results(self.atoms), self.rounding, reach=reach)
 
     def translation(self) -> Iterator[Check]:
-        """Check that results do not depend on a translation of all atoms."""
+        """Check that a translation of all atoms does not change results."""
         yield from self._compare_moved(self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
     def renumbering(self) -> Iterator[Check]:
@@ -309,7 +309,7 @@ class Checks:
 
     # ---- few atoms and distant atoms ---------------------------------------------------------------------------------
 
-    @cached_property  # depends on the atoms, which do not change, and on one draw of `rng`
+    @cached_property  # the atoms do not change, and `rng` is used only once
     def crowd(self) -> Any:
         """A structure whose atoms have many neighbours."""
         if self.periodic:
@@ -321,7 +321,7 @@ class Checks:
         return self.make_cluster(np.resize(np.arange(len(self.atoms)), len(places)).tolist(), positions)
 
     def choose_elements(self) -> list[int]:
-        """Return the first atom of each element that is tested."""
+        """Return the index of the first atom of each tested element."""
         return [int(first) for first in np.unique(self.atoms.numbers, return_index=True)[1]][:KINDS_OF_ATOMS]
 
     def symbol(self, atom: int) -> str:
@@ -329,7 +329,7 @@ class Checks:
         return str(self.atoms.symbols[atom])
 
     def choose_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of atoms that are tested."""
+        """Return the indices of two atoms for each tested pair of elements."""
         elements = self.choose_elements()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
 
@@ -365,7 +365,7 @@ class Checks:
             yield self.check(f"slope, {label}", part.error / unit[0], part.allowed / unit[0], problem)
 
     def _compare_distant(self, members: Sequence[int], positions: np.ndarray, label: str) -> Iterator[Check]:
-        """Compare the results of the atoms with distant other atoms with the results of each alone."""
+        """Check that the structure and distant atoms have the same results together as separately."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
         copies = self.make_cluster(members, positions + far)
         both = self.make_cluster(
@@ -385,13 +385,13 @@ class Checks:
             yield from self._compare_distant([atom], np.zeros((1, 3)), f"{self.symbol(atom)} far away")
 
     def company(self) -> Iterator[Check]:
-        """Check that two distant copies give the results of one (batch invariance)."""
+        """Check that two distant copies of the structure each have the results of a single one (batch invariance)."""
         yield from self._compare_distant(range(len(self.atoms)), self.cluster.positions, "two copies")
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def _make_other(self) -> Any:
-        """Return another structure, to invalidate cached results."""
+        """Return the structure with displaced atoms, for which cached results are invalid."""
         rng = np.random.default_rng(1)
         return move_atoms(
             self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3))
@@ -412,7 +412,7 @@ class Checks:
         yield self._compare_bits("asked in another order", calls[2], calls[0], "with the order of questions")
 
     def kept(self) -> Iterator[Check]:
-        """Check that later calls do not modify arrays returned earlier."""
+        """Check that later calls do not modify previously returned arrays."""
         calculator, offered = self.subject.fresh(), self.subject.supported_quantities(self.atoms)
         kept = {q: getattr(calculator, f"get_{q}")(self.atoms.copy()) for q in offered if q != "energy"}
         before = {what: np.array(value) for what, value in kept.items()}
@@ -420,7 +420,7 @@ class Checks:
         yield self._compare_bits("arrays", kept, before, "after another call, which overwrites them")
 
     def _with_constraint(self) -> Any:
-        """Return the atoms with a constraint, which a calculator must leave to `Atoms.get_forces`."""
+        """Return the atoms with one atom fixed; a calculator must leave constraints to `Atoms.get_forces`."""
         from ase.constraints import FixAtoms
 
         atoms = self.atoms.copy()
@@ -442,11 +442,11 @@ class Checks:
         yield from self.compare(results, expected, self.rounding, "an atom fixed")
 
     def history(self) -> Iterator[Check]:
-        """Check that results do not depend on the structures computed before."""
+        """Check that results do not depend on previously computed structures."""
         names = self.subject.supported_quantities(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
         between = (self._make_other(), self.atoms[::-1], apply_strain(self.atoms, strain), self._make_other())
-        # The last structures differ only in the cell, or only in the elements.
+        # The last structures differ from the original only in the cell, or only in the elements.
         cell, elements = self.atoms.copy(), self.atoms.copy()
         cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
         elements.numbers = np.roll(elements.numbers, 1)
@@ -473,7 +473,7 @@ class Checks:
         self.results(self.atoms, calculator)
         try:
             twin = make(calculator)
-        except Exception as error:  # its components may raise anything
+        except Exception as error:  # components of the calculator may raise any exception
             raise NotOffered(f"the calculator has no {self.kind}: {type(error).__name__}: {error}") from error
         results, expected = self.results(other, twin), self.results(other, calculator)
         yield self._compare_bits("another structure", results, expected, "from those of the calculator")
@@ -488,17 +488,17 @@ class Checks:
 
 
 def add_guess(check: Check, guess: str) -> Check:
-    """Return a check whose note ends with a guess at the cause."""
+    """Append a guess at the cause to the note of a check."""
     return replace(check, note=f"{check.note}; {guess}") if guess else check
 
 
 def claim_number(phi: Callable[[np.ndarray], float], value: float, rounding: float, noise: float) -> Claim:
-    """Return the claim that a function of one number has this derivative at 0."""
+    """Return a `Claim` that a function of one variable has the derivative `value` at 0."""
     return Claim(phi, Rounded(np.array([value]), np.array([rounding])), np.zeros(1), noise)
 
 
 def oblique(length: float) -> np.ndarray:
-    """Return a vector of this length that is not parallel to an axis."""
+    """Return a vector of this length that is not parallel to any axis."""
     return length * np.array([0.48, 0.64, 0.6])
 
 

@@ -1,4 +1,4 @@
-"""The checks of `check_calculator` along paths: scans across the cutoff and through straight angles, and dynamics."""
+"""Checks of `check_calculator` along paths: scans across the cutoff, scans through collinear atoms, and dynamics."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,30 +13,30 @@ from slopecheck.scans import LAST_BITS, Jump, refine, scan
 from slopecheck.tolerances import HALVED
 
 PAIR_POINTS, SCALE_POINTS = 100, 40
-PAIR_PLACES, SCALE_PLACES = 4, 2  # number of points of a scan around which it is refined
+PAIR_PLACES, SCALE_PLACES = 4, 2  # largest number of points around which a scan is refined
 SCALES = 0.95, 1.3
-SHEARS, SHEAR_POINTS = 0.12, 24  # shear strain and points; it changes the order of distances, scaling does not
+SHEARS, SHEAR_POINTS = 0.12, 24  # largest strain, number of points; unlike scaling, shear reorders distances
 SHEARED = np.array([0.3, -0.2, -0.1, 0.9, -0.7, 1.0])
-EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # the strain that lengthens all distances
-RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the scan ends at the largest if the interaction does not vanish
-CROSSINGS = 2  # number of pairs of a structure that are scaled to the cutoff
-BESIDE = 1e-3  # half width of the window around the cutoff, relative to the distance or scale
+EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # isotropic strain
+RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # candidate ends of a scan, in Å (default: the last)
+CROSSINGS = 2  # largest number of interatomic distances that are scaled to the cutoff
+BESIDE = 1e-3  # half-width of the window around the cutoff, relative to the distance or scale
 TOLD = 2  # number of jumps of a scan that are reported individually
-TURN = 0.25  # radians on each side of a straight angle
-# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one of them is below the skin and 1.5 times it above.
+TURN = 0.25  # scanned angle on each side of 0 or 180 degrees, in radians
+# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one lies between skin / 1.5 and the skin.
 MOVES = tuple(0.1 * 1.5**k for k in range(9))
-CENTRES = 2  # number of elements that are tested as the middle of three atoms
-# Time step of velocity Verlet in units of 1/omega of a fast vibration, and number of steps.
+CENTRES = 2  # largest number of elements that are tested as the central one of three atoms
+# Time step of velocity Verlet in units of 1/omega for the fastest vibration, and number of steps.
 STEP, NUMBER = 0.15, 20
-SPEED = 0.05  # displacements per 1/omega, so that atoms move just far enough to change the forces
-HALVINGS = 4  # the time step is halved at most so often until the error is in its asymptotic range
+SPEED = 0.05  # displacement per time 1/omega, relative to `size`, just large enough to change the forces
+HALVINGS = 4  # largest number of times that the time step is halved to reach the asymptotic range
 
 
 class Paths(Checks):
-    """All checks of a calculator for one structure; each kind has a method."""
+    """All checks of a calculator for one structure, including scans and dynamics."""
 
     reached = 0.0  # the largest distance at which two atoms interact
-    reaching: tuple[int, int]  # two atoms that interact at this distance; `cutoff` sets both
+    reaching: tuple[int, int]  # indices of two atoms that interact at this distance; `cutoff` sets both attributes
 
     # ---- continuity --------------------------------------------------------------------------------------------------
 
@@ -45,14 +45,14 @@ class Paths(Checks):
         return np.concatenate([[results["energy"]], np.ravel(results.get("forces", ()))])
 
     def _estimate_noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
-        """Return the standard deviation of each channel due to rounding, also of the computed positions."""
+        """Return the standard deviation of each channel due to the rounding of results and of computed positions."""
         moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
         of_energy = rounding.noise["energy"] + moves * rounding.pull
         of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
         return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
 
     def _describe_jumps(self, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
-        """Return the check of a scan, with a description of its first jumps."""
+        """Return a check of a scan, with a note that describes the first jumps."""
         texts, worst = [], 0.0
         for jump in jumps:
             of_energy, of_forces = abs(jump.change[0]), abs(jump.change[1:]).max(initial=0.0)
@@ -92,7 +92,7 @@ class Paths(Checks):
             yield self._describe_jumps(label, jumps, lambda at: f"at {at:.6f} Å")
 
     def scale(self) -> Iterator[Check]:
-        """Scan the scale of the structure, with finer scans where two of its atoms cross the cutoff."""
+        """Check continuity under scaling and shear, with finer scans where a pair of atoms crosses the cutoff."""
         if len(self.atoms) < 2:
             return
         noise = self._estimate_noise(self.rounding, self.atoms)
@@ -126,7 +126,7 @@ class Paths(Checks):
         return self.reached / inside[places]
 
     def _describe_scale(self, factor: float) -> str:
-        """Describe a point of a scan over scales, and the pair that crosses the cutoff there."""
+        """Describe a scale, and the pair of atoms that crosses the cutoff at this scale."""
         from ase.neighborlist import neighbor_list
 
         text = f"at scale {factor:.6f}"
@@ -137,10 +137,10 @@ class Paths(Checks):
         return text
 
     def history(self) -> Iterator[Check]:
-        """Check that results do not depend on the structures computed before, nor on a cached neighbour list.
+        """Check that results do not depend on previously computed structures or on a cached neighbour list.
 
-        A list with a skin beyond the cutoff must be rebuilt before two atoms have approached each other by the skin.
-        This may happen once each has moved by half of the skin.
+        A neighbour list that extends beyond the cutoff by a skin must be rebuilt once an atom has moved by half of the
+        skin, because two such atoms may have approached each other by the whole skin.
         """
         yield from super().history()
         if not self.reached:
@@ -148,7 +148,7 @@ class Paths(Checks):
         calculator, errors = self.subject.fresh(), {}
 
         def energy(*distances: float) -> float:
-            """Compute two atoms at a sequence of distances; return the last energy."""
+            """Compute the energies of two atoms at a sequence of distances, and return the last one."""
             pairs = [self.make_cluster(self.reaching, np.outer([-0.5, 0.5], oblique(r))) for r in distances]
             return [float(self.subject.ask("energy", pair, calculator)) for pair in pairs][-1]
 
@@ -184,7 +184,7 @@ class Paths(Checks):
         return masses / masses.mean()
 
     def _measure_drift(self, velocities: np.ndarray, step: float, halvings: int) -> float:
-        """Return the rms change of the total energy in a velocity Verlet run, at multiples of the whole step."""
+        """Return the rms change of the total energy in a velocity Verlet run, at multiples of the original step."""
         every, step = 2**halvings, step / 2**halvings
         x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._masses(), []
         for _ in range(NUMBER * every + 1):
@@ -205,7 +205,7 @@ class Paths(Checks):
             return
         velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
         largest = float(abs(forces / self._masses()).max())
-        # Atoms that move far reach regions with another fastest vibration.
+        # Limit the distance that atoms move, because the fastest vibration differs elsewhere.
         step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
         rounding = self.rounding.allowed("energy") * len(self.atoms)
         large = self._measure_drift(velocities, step, 0)
@@ -224,7 +224,7 @@ class Paths(Checks):
 
 
 def _add_jump_near(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
-    """Return the jumps of a scan; also search for one near a given point if the scan missed it."""
+    """Return the jumps of a scan, and any jump near `at` that the scan missed."""
     added = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
     if added is None or any(abs(added.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
         return jumps
@@ -232,7 +232,7 @@ def _add_jump_near(jumps: list[Jump], f: Callable[[float], np.ndarray], at: floa
 
 
 def _find_reach(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
-    """Return, by bisection, the distance beyond which results equal the result at `high`."""
+    """Find by bisection the distance beyond which results equal the results at `high`."""
     nothing = apart(high)
     while high - low > 1e-12 * high:
         middle = (low + high) / 2

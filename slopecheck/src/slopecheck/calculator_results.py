@@ -14,24 +14,24 @@ from slopecheck.problem import CallFailed
 from slopecheck.scans import LAST_BITS
 from slopecheck.tolerances import MARGIN
 
-# The quantities that are checked, with their units.
+# Units of the quantities that are checked.
 UNITS = {"energy": "eV/atom", "forces": "eV/Å", "stress": "eV/Å^3"}
-# Spacings of the nearby values whose fourth differences estimate rounding: one for float64, and one large enough to
-# change positions in float32. Curvature contributes with the fourth power of the spacing.
+# Relative spacings of the points whose fourth differences estimate rounding: one for float64, and one large enough to
+# change float32 positions. Fourth differences of a smooth function fall with the fourth power of the spacing.
 SPACINGS = (2.0**-44, 2.0**-20)
 DIRECTIONS = 2
-REMEMBERED = 4096  # number of results
+REMEMBERED = 4096  # largest number of structures whose results are cached
 
 
 @dataclass
 class Subject:
-    """Calculators from one factory (a callable): one that is reused, and new ones."""
+    """Source of calculators from one factory (a callable): one that is reused, and fresh ones."""
 
     factory: Callable[[], Any]
     name: str
-    # Depends on the factory alone: `history` checks that earlier computations do not matter.
+    # The reused calculator; the check `history` tests whether its earlier computations affect results.
     _used: Any = None
-    # Results of `used` by quantity. The key holds everything about the atoms that a calculator can read.
+    # Results of `used` by quantity, under a digest of all data of the atoms that a calculator can read.
     _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -49,7 +49,7 @@ class Subject:
         return calculator
 
     def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
-        """Return a quantity of `UNITS` for atoms.
+        """Return a quantity, named by a key of `UNITS`, for these atoms.
 
         Raises NotImplementedError (ASE's PropertyNotImplementedError) if the calculator does not support the quantity,
         and CallFailed if the result has the wrong shape.
@@ -86,12 +86,12 @@ def digest_atoms(atoms: Any) -> bytes | None:
     )
     try:
         return hashlib.sha256(pickle.dumps(parts)).digest()
-    except Exception:  # the object's class may raise anything
+    except Exception:  # pickling a user's object may raise any exception
         return None
 
 
 def compute_quantity(calculator: Any, what: str, atoms: Any) -> Any:
-    """Return a quantity of exactly this `Atoms` object, which a calculator may modify or keep."""
+    """Compute a quantity for this `Atoms` object itself, which the calculator may modify or keep."""
     if what == "energy":
         try:  # with smeared occupations, forces are the gradient of this energy
             return float(calculator.get_potential_energy(atoms, force_consistent=True))
@@ -105,7 +105,7 @@ def compute_quantity(calculator: Any, what: str, atoms: Any) -> Any:
 
 
 def apply_strain(atoms: Any, voigt: np.ndarray) -> Any:
-    """Return atoms and cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
+    """Return a copy of the atoms and their cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
     xx, yy, zz, yz, xz, xy = voigt
     strain = np.array([[xx, xy / 2, xz / 2], [xy / 2, yy, yz / 2], [xz / 2, yz / 2, zz]])
     copy = atoms.copy()
@@ -115,7 +115,7 @@ def apply_strain(atoms: Any, voigt: np.ndarray) -> Any:
 
 
 def move_atoms(atoms: Any, positions: np.ndarray) -> Any:
-    """Return atoms at other positions."""
+    """Return a copy of the atoms at the given positions."""
     copy = atoms.copy()
     copy.positions = positions
     return copy
@@ -126,8 +126,8 @@ class Rounding:
     """Rounding errors of a calculator's results, and the tolerances that follow from them.
 
     `noise` has the standard deviations of total energy, forces and stress, estimated from fourth differences of nearby
-    values. The rounding of positions adds to them: per unit of length, `pull` (the sum of |forces|) for the energy and
-    `curvature` (eV/Å^2) for a force.
+    values. The rounding of positions adds an error per unit of length: `pull` (the sum of |forces|) to the energy and
+    `curvature` (eV/Å^2) to a force.
     """
 
     noise: dict[str, float]
@@ -138,12 +138,11 @@ class Rounding:
     extent: float
 
     def allowed(self, what: str, reach: float = 0.0, copies: int = 1) -> float:
-        """Return the tolerance for two results of a kind in `UNITS` that are equal up to rounding.
+        """Return the tolerance for the difference of two results that are equal up to rounding (energies: per atom).
 
-        The tolerance of the energy is per atom. If the positions of one result were computed, `reach` is the largest
-        coordinate. `copies` is the number of copies of the atoms in one of the results. The difference of the results
-        has an error of 2 * noise; `MARGIN` turns the estimated deviation into a bound. A coordinate has a relative
-        rounding error of at most 2^-53.
+        `reach` is the largest coordinate if the positions of one result were computed. `copies` is the number of copies
+        of the atoms in one of the results. The difference of two results has an error of 2 * noise; `MARGIN` turns this
+        estimated deviation into a bound. A coordinate has a relative rounding error of at most 2^-53.
         """
         by_position = {
             "energy": self.pull,
@@ -154,14 +153,14 @@ class Rounding:
         return max(bound / (self.number * copies if what == "energy" else 1), math.ulp(0.0))
 
     def net(self, arms: float = 1.0) -> float:
-        """Return the tolerance for the sum of all forces (times arms): noise of each force, and rounding of the sum."""
+        """Return the tolerance for the sum of all forces (times lever arms), from noise and the sum's rounding."""
         return MARGIN * arms * (math.sqrt(self.number) * self.noise["forces"] + LAST_BITS * self.pull)
 
 
 def _deviation(values: np.ndarray) -> float:
-    """Return the largest rounding deviation over the channels of nearby values (num_points, num_channels).
+    """Return the largest standard deviation of rounding in any channel of nearby values (num_points, num_channels).
 
-    This does what `curves.estimate_noise` does, for many values at once, with a minimum of a quarter of the last bit.
+    The method of `curves.estimate_noise` is applied to each channel; the least result is a quarter of the last bit.
     """
     fourth = np.diff(values, 4, axis=0)
     deviation = np.sqrt(np.mean(fourth**2, axis=0) / 70)
@@ -175,7 +174,7 @@ def estimate_rounding(subject: Subject, atoms: Any, rng: np.random.Generator, si
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
-        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # displacements do not affect a lone atom
+        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # a displaced lone atom has the same results
         for spacing in SPACINGS:
             nearby = [apply_strain(move_atoms(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():

@@ -35,7 +35,7 @@ def check_calculator(
     factory : callable
         Function without arguments that returns a new calculator.
     structures : sequence of ase.Atoms
-        The atoms are displaced by 3 % of the nearest distance, because symmetry hides errors.
+        Structures to check. Atoms are displaced by about 3 % of the nearest distance, because symmetry hides errors.
     names : sequence of str, optional
         Names of the structures in the table (default: their formulas).
     skip : mapping of str to str, optional
@@ -43,25 +43,25 @@ def check_calculator(
     inconclusive : {"fail", "allow"}
         Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
     reason : str
-        Why inconclusive checks are allowed.
+        Reason for allowing inconclusive checks.
     timeout : float, optional
-        Time limit in seconds for a kind of check. The checks then run in a separate process, as for
-        `check_derivatives`, so that a calculator may hang or crash.
+        Time limit in seconds for each kind of check. With a limit, the checks run in a separate process, as in
+        `check_derivatives`, and survive a calculator that hangs or crashes.
     raises : bool
         Whether to raise if a check fails.
     seed : int
-        Seed of displacements, directions and motions.
+        Seed of the random displacements, directions and motions.
 
     Returns
     -------
     Result
-        Prints as a table; has ``plot()`` and ``save("report.html")``. Checks that the calculator does not support (such
-        as pickling) are listed as *not offered*, neither passed nor failed.
+        Prints as a table; has the methods ``plot`` and ``save``. Checks that the calculator does not support (such as
+        pickling) are listed as *not offered*; they have neither passed nor failed.
 
     Raises
     ------
     CalculatorError
-        If the result has not passed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
+        If the result has not passed and `raises` is True. It is an AssertionError with the attribute `result`.
     TypeError, ValueError
         If an argument has the wrong type or value, a structure has no atoms, or no process can be started.
 
@@ -69,7 +69,7 @@ def check_calculator(
     -----
     Tolerances are multiples of the rounding error estimated from the calculator's results at nearby positions (Moré and
     Wild, 2011). The error of central differences must fall with the square of the step down to rounding. A jump is a
-    difference that does not fall as a scan is refined; a kink is a jump of the forces only.
+    difference between neighbouring points that does not fall as a scan is refined; a kink is a jump of the forces only.
 
     See Also
     --------

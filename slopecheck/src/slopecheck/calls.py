@@ -1,4 +1,4 @@
-"""The checks of how a function behaves when called: form, side effects, threads, single requests and layouts."""
+"""Checks of how a function behaves in calls: dtypes and shapes, side effects, threads, single requests and layouts."""
 
 import itertools
 import math
@@ -18,20 +18,20 @@ from slopecheck.problem import ARGUMENT_GROUPS, DERIVATIVES, Arguments, Arrays, 
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, ROUNDING, UNSURE
 
-# Number of calls that are compared. A result that is wrong at random with probability 0.3 differs between two of
-# them with probability 1 - 0.7**39 - 0.3**39, that is, 1 - 9e-7.
+# Number of calls that are compared. A result that is wrong at random with probability 0.3 differs between at least two
+# calls with probability 1 - 0.7**39 - 0.3**39, that is, 1 - 9e-7.
 REPEATS = 39
-OWN = 50  # at most this many of the framework's functions that a call uses are checked individually
+OWN = 50  # largest number of the framework's functions in a call that are checked individually
 
 
 class Calls(Identities):
-    """The checks of calls of one function; each kind has a method."""
+    """Checks of how one function behaves in calls, with a method for each kind of check."""
 
     repeats = REPEATS
 
-    @cached_property  # depends on the problem and on one draw of its `rng`
+    @cached_property  # the problem does not change, and its `rng` is used only once
     def _as_given(self) -> tuple[Arrays, list[Arrays]]:
-        """Outputs at the inputs as given; then inputs, weights and directions in their original dtypes."""
+        """Outputs for the user's inputs; then inputs, weights and directions in the dtypes of the user's arrays."""
         p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(p.as_given())) if p.framework.takes(y)]
 
@@ -65,7 +65,7 @@ class Calls(Identities):
                     yield self._form(order, name, g, argument, wanted)
 
     def _list_arguments(self, a: Arguments) -> list[list[tuple[str, Any, np.ndarray]]]:
-        """Return arguments made from `_as_given`, by group: label, native array, and its values."""
+        """Return the label, the native array and the NumPy values of each argument made from `_as_given`, by group."""
         natives = [[a.inputs[i] for i in self.p.wanted], *(getattr(a, group) for group in tuple(ARGUMENT_GROUPS)[1:])]
         return [
             [(self.p.label(group, k), *pair) for k, pair in enumerate(zip(values, arrays, strict=bool(arrays)))]
@@ -86,7 +86,7 @@ class Calls(Identities):
                 yield self.check(order, name, float(not same), 0.0, "it was modified by a call")
 
     def _form(self, order: int, name: str, derivative: Any, argument: Any, wanted: np.ndarray) -> Check:
-        """Compare dtype, shape and device of a derivative with the argument that it belongs to."""
+        """Compare the dtype, shape and device of a derivative with its argument."""
         p, what = self.p, DERIVATIVES[order]
         array, note = p.host(derivative, f"{what} in {name}"), ""
         if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
@@ -96,7 +96,7 @@ class Calls(Identities):
         return self.check(order, name, float(bool(note)), 0.0, note)
 
     def repeat(self) -> Iterator[Check]:
-        """Check that repeated calls are bitwise equal."""
+        """Check that repeated calls give bitwise equal results."""
         yield from self._compare_calls("from one call to the next", lambda part: [nullcontext()] * part.repeats)
 
     def threads(self) -> Iterator[Check]:
@@ -104,7 +104,7 @@ class Calls(Identities):
         yield from self._compare_calls(f"with {THREADS} threads", lambda part: map(part.p.framework.threads, THREADS))
 
     def _compare_calls(self, what: str, contexts: Callable[["Calls"], Iterable[Any]]) -> Iterator[Check]:
-        """Compare the bits of calls, each in a context; report a function of the framework that fails by itself."""
+        """Check that calls, each in a context, give bitwise equal results; name a framework function that fails."""
 
         def check(part: Calls) -> list[Check]:
             calls = []
@@ -139,7 +139,7 @@ class Calls(Identities):
         yield from self._compare_bits("after calls with other inputs", [before, self._results(self._arguments())])
 
     def alone(self) -> Iterator[Check]:
-        """Check that derivatives for single inputs, directions or outputs agree with those of joint calls."""
+        """Check that derivatives for single inputs, directions or outputs agree with derivatives from joint calls."""
         p, many = self.p, range(len(self.p.x))
         whole = self._results(self._arguments(), 1)
         used = [k for k, w in enumerate(self.w) if w.size]
@@ -150,7 +150,7 @@ class Calls(Identities):
                 yield self._compare_with_joint(order, f"{self._label(k)} alone", one, joint, size_of(joint))
 
         def add_up(order: int, what: str, choices: Sequence[Arguments], number: int | None = None) -> Iterator[Check]:
-            """Check that the first results of single calls add up to those of a joint call."""
+            """Check that the first `number` results of single calls add up to the results of a joint call."""
             joint = whole[order - 1][:number]
             for k, terms in enumerate(zip(*(p.results(order, a)[:number] for a in choices), strict=True)):
                 name = f"{self._argument(k)}, sum over {what}"
@@ -166,7 +166,7 @@ class Calls(Identities):
             yield from add_up(order, "outputs", choices, len(many))
 
     def _only(self, **numbers: int | None) -> Arguments:
-        """Return arguments with one value in each named group and None elsewhere; for number None, only None in it."""
+        """Return arguments in which each named group keeps only the value with this number, or no value for None."""
         a = self._arguments()
         for group, k in numbers.items():
             setattr(a, group, [value if i == k else None for i, value in enumerate(getattr(a, group))])
@@ -179,10 +179,10 @@ class Calls(Identities):
         return self.check(order, what, error, allowed, problem, inconclusive=unsure)
 
     def _tolerate_order(self, error: float, lowest: int, numbers: Sequence[Arrays] | None = None) -> tuple[float, bool]:
-        """Return the relative difference that another order of summation may make in results from an order on.
+        """Return the relative difference that another order of summation may cause in results from order `lowest` on.
 
-        The second value says whether a larger error may still be due to rounding. `numbers` are the arrays of each
-        group of arguments (default: the arrays of the point).
+        The second value says whether a larger error may still be due to rounding. `numbers` holds the arrays of each
+        group of arguments (default: the original point).
         """
         least = max(ROUNDING, MARGIN * self.accuracy)
         if error <= least:
@@ -196,31 +196,31 @@ class Calls(Identities):
             nearby = self._list_results(near, lowest)
             rounding = max(rounding, *(relative(b, a, 0.0) for a, b in zip(here, nearby, strict=True)))
         allowed = least + MARGIN * min(rounding, UNSURE)
-        # Equal rows may make a matrix singular, where the last bits decide whether a logarithm is infinite.
+        # Equal rows may make a matrix singular; the last bits then decide whether the logarithm of zero is taken.
         undefined = not own and math.isinf(error) and rounding > UNSURE
         return allowed, undefined or allowed < error <= MARGIN * rounding
 
     def _name_own_function(self, inputs: Sequence[Any], check: Callable[["Calls", list[Any]], Iterable[Check]]) -> str:
-        """Return a remark if one of the framework's own functions that a call uses fails a check by itself.
+        """Return a remark if a function of the framework that the call uses also fails by itself, else "".
 
-        `check` checks such a function with the arrays that it receives in the call.
+        `check` applies the failed check to this function with the arrays that the function receives in the call.
         """
         for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
-            with suppress(Exception):  # the function cannot be differentiated, or not by itself
+            with suppress(Exception):  # the function may not be differentiable by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
-                again = part.compare_in_layout(part._arguments().inputs)  # random functions give other results here
+                again = part.compare_in_layout(part._arguments().inputs)  # fails for random functions
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
                     return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
         return ""
 
     def compare_in_layout(self, inputs: list[Any]) -> Iterable[Check]:
-        """Compare results for contiguous inputs with results for the same values in these arrays."""
+        """Compare results for contiguous inputs with results for `inputs`, which hold the same values."""
         other, usual = self._arguments(), [[size_of(a) for a in part] for part in self._results(self._arguments())]
         other.inputs = inputs
         return self._compare_layouts("", self._arguments(), other, 0, usual)
 
     def layout(self) -> Iterator[Check]:
-        """Check that the memory layout of inputs, cotangents and directions changes results by rounding at most."""
+        """Check that the memory layout of inputs, cotangents and directions changes results at most by rounding."""
         p, usual = self.p, [[size_of(a) for a in part] for part in self._results(self._arguments())]
         for (group, (lowest, _)), arrays in zip(ARGUMENT_GROUPS.items(), [p.x, *self.rest], strict=True):
             for k, array in enumerate(arrays if lowest <= len(self.orders) else ()):
@@ -232,7 +232,7 @@ class Calls(Identities):
                     getattr(plain, group)[at] = p.framework.from_host(same, like)
                     getattr(other, group)[at] = value
                     moved = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
-                    numbers = None if same is array else moved  # the point itself
+                    numbers = None if same is array else moved  # None: the original point
                     for row in self._compare_layouts(
                         f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:], numbers
                     ):
@@ -254,12 +254,12 @@ class Calls(Identities):
     ) -> Iterator[Check]:
         """Compare results for a contiguous array with results for the same values in another layout.
 
-        `usual` has the magnitudes of results at the point, because results for equal rows may be zero up to rounding.
-        `numbers` are the values of all arguments, for `_tolerate_order`.
+        `usual` holds the magnitudes of results at the original point, because results for equal rows may vanish up to
+        rounding. `numbers` holds the values of all arguments, for `_tolerate_order`.
         """
         try:
             right = self._results(plain, lowest)
-        except Exception:  # the function refuses these values in any layout
+        except Exception:  # the function rejects these values in any layout
             return
         allowed, unsure = ROUNDING, False
         try:
@@ -279,5 +279,5 @@ class Calls(Identities):
 
 
 def _lay_out_same(layout: str, array: np.ndarray) -> np.ndarray:
-    """Return the values in a layout of an array."""
+    """Return the values that an array has in a layout."""
     return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array

@@ -1,7 +1,7 @@
-"""Guesses at the cause of wrong forces or a wrong stress.
+"""Guesses at the cause of wrong gradients, forces or stress.
 
-A guess is made only if one simple mistake turns the differences of the energy into the calculator's values, in all
-components that were compared. Without a guess, the text states the factor that they have in common, if any.
+A cause is guessed only if exactly one simple mistake explains the values of all compared components. Otherwise, the
+text states the common factor of all components, if there is one.
 """
 
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from itertools import permutations
 
 import numpy as np
 
-KNOWN = 1e-3  # the largest relative uncertainty of a factor that is reported
-CONSTANTS = 1e-4  # the physical constants of different programs agree to this relative difference
-CLEAR = 10.0  # a component counts if it exceeds its tolerance by this factor
+KNOWN = 1e-3  # largest relative uncertainty of a reported factor
+CONSTANTS = 1e-4  # largest relative difference of physical constants between programs
+CLEAR = 10.0  # a component is used to find a factor only if it exceeds its tolerance by this ratio
 SHEARS = ("yz", "xz", "xy")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Components from a calculator and from differences, and the tolerances of both."""
+    """Claimed components and the values from differences, with the tolerances of both."""
 
     given: np.ndarray
     differences: np.ndarray
@@ -30,13 +30,13 @@ class Compared:
         return bool((abs(given - differences) <= self.rounding + self.allowed + more).all())
 
     def select(self, which: slice | np.ndarray) -> "Compared":
-        """Return some of the components."""
+        """Return a subset of the components."""
         return Compared(self.given[which], self.differences[which], self.rounding, self.allowed[which])
 
     def factor(self, least: int) -> tuple[float, float] | None:
-        """Return the factor that all components have in common, and its uncertainty.
+        """Return the common factor of all components and its uncertainty.
 
-        Return None if there is none, if it is too uncertain, or if fewer than `least` components show it.
+        Return None if there is no common factor, if it is too uncertain, or if fewer than `least` components show it.
         """
         clear = abs(self.differences) > CLEAR * self.allowed
         if not np.count_nonzero(clear) >= least:
@@ -52,7 +52,7 @@ class Compared:
 
 
 def _units(length: int) -> dict[str, float]:
-    """Return factors from mistaken units, for a quantity in eV divided by Å to this power."""
+    """Return the factors of common unit mistakes, by description, for a quantity in eV/Å^length."""
     from ase import units
 
     power = f"^{length}" * (length > 1)
@@ -68,7 +68,7 @@ def _units(length: int) -> dict[str, float]:
 def _describe_factor(
     factor: float, unsure: float, exact: Mapping[str, float], units: Mapping[str, float], *found: str
 ) -> str:
-    """Describe a common factor, and explain it if exactly one explanation fits; units count in both directions."""
+    """Describe a common factor, and name its cause if exactly one fits; a factor of units may be inverted."""
     if abs(factor - 1) <= unsure:
         return ""
     size = abs(factor)
@@ -90,7 +90,7 @@ def _exact(number: int) -> dict[str, float]:
 
 
 def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
-    """Guess from the forces on the first atoms and the calculator's forces on all atoms; return "" without a guess."""
+    """Guess the cause of wrong forces from the compared first atoms and all `forces`; return "" if none fits."""
     rows = compared.differences.reshape(-1, 3)
     bounds = compared.rounding + compared.allowed.reshape(-1, 3)
     found = [np.flatnonzero((abs(forces - row) <= bound).all(axis=1)) for row, bound in zip(rows, bounds, strict=True)]
@@ -105,7 +105,7 @@ def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
 
 
 def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -> str:
-    """Guess from elements of a gradient and of its transpose (`transposed`); return "" without a guess."""
+    """Guess the cause of a wrong gradient from its elements and from its transpose; return "" if none fits."""
     clear = abs(compared.differences) > CLEAR * compared.allowed
     if clear.any() and not compared.given.any():
         return "all of it is zero: detached, or computed without a record?"
@@ -118,7 +118,7 @@ def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -
 
 
 def guess_cause_in_stress(compared: Compared, number: int, volume: float) -> str:
-    """Guess from the components in Voigt order and the `number` of atoms; return "" without a guess."""
+    """Guess the cause of a wrong stress from its components in Voigt order; return "" if none fits."""
     exact = {"not divided by the volume?": volume, "divided by the volume twice?": 1 / volume}
     known = compared.factor(3)
     if known is not None:

@@ -112,7 +112,7 @@ def function(
             inputs = load(arguments, "arguments")()
         except LoadError:
             raise
-        except Exception as error:  # the user's statements may raise anything
+        except Exception as error:  # the user's code may raise any exception
             raise LoadError(f"arguments {arguments!r} cannot be made: {message_of(error)}") from error
         derivatives = tuple(given) if len(given) > 1 else given[0] if given else None
         keywords |= {"order": order, "framework": framework, "accuracy": accuracy, "calls": calls}

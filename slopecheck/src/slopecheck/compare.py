@@ -1,4 +1,4 @@
-"""Compare a report with an earlier one: bits, accuracy, and the set of checks."""
+"""Compare a report with an earlier one: digests, accuracy, and the set of checks."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from slopecheck.terms import Terms
 # Accuracy has changed if an error grew or shrank by more than this factor.
 FACTOR = 2.0
 # Two errors that are both below this fraction of the tolerance count as equal, because any change of a function
-# changes last bits.
+# may change the last bits.
 NEGLIGIBLE = 1e-3
 
 
@@ -20,21 +20,21 @@ NEGLIGIBLE = 1e-3
 class Comparison:
     """Differences between an earlier report and this one."""
 
-    date: str  # of the earlier report
+    date: str  # date of the earlier report
     commit: str
-    influences: list[tuple[str, str, str]]  # name, old and new value of changed settings on which bits depend
+    influences: list[tuple[str, str, str]]  # name, old value and new value of each changed setting that affects results
     same_bits: int  # number of outputs with equal digests
-    changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
+    changed_bits: list[tuple[Check, Check]]  # pairs of the earlier and the new check
     changed_accuracy: list[tuple[Check, Check]]
-    repaired: int  # number of failures that pass in this report
-    broken: int  # number of passes that fail in this report
+    repaired: int  # number of checks that failed earlier and pass now
+    broken: int  # number of checks that passed earlier and fail now
     # Number of checks that appear in only one of the reports, by (operator, backend, dtype).
     new: Counter[tuple[str, str, str]]
     gone: Counter[tuple[str, str, str]]
 
 
 def _key_by_name(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
-    """Key checks by name; repetitions of a name are numbered from 1."""
+    """Return checks by name and number; checks of the same name are numbered from 0."""
     seen: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[tuple[str, ...], int], Check] = {}
     for c in checks:
@@ -68,7 +68,7 @@ def compare(
 ) -> Comparison:
     """Compare two reports and their checks.
 
-    `asked` has the operators, backends and dtypes of this run; earlier checks of others are ignored (default: none).
+    `asked` holds the operators, backends and dtypes of this run; earlier checks of any other are ignored.
     """
     if asked is not None:
         operators, backends, dtypes = asked

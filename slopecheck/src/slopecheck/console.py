@@ -1,4 +1,4 @@
-"""Console output of a run: its table, failures, checks that are not offered, and changes."""
+"""Console output of a run: the summary table, failures, checks that are not offered, and changes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -19,7 +19,7 @@ from slopecheck.terms import Terms
 def table_of(
     words: Iterable[str], numbers: Iterable[str], title: str | None = None, caption: str | None = None
 ) -> Table:
-    """Return an empty table with these headers for columns of words and columns of numbers."""
+    """Return an empty table with the given headers of text columns and of number columns."""
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for header in words:
         table.add_column(header, overflow="fold")

@@ -1,4 +1,4 @@
-"""Central differences of any function, judged by their slope and by the function's estimated rounding."""
+"""Comparison of gradients with central differences, judged by the slope of the error and by estimated rounding."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,21 +10,21 @@ from slopecheck.exact import difference, dot
 from slopecheck.slope import SLOPE, SLOPE_MARGIN, assess
 from slopecheck.tolerances import BEST, EPS, MARGIN, SENSITIVE
 
-Scalar = Callable[[np.ndarray], float]  # a function of one input; the others are fixed
+Scalar = Callable[[np.ndarray], float]  # a function of one input; other inputs are fixed
 
 STEPS = tuple(2.0**-k for k in range(3, 37, 2))
-FEWEST = 6  # steps that must remain when the largest ones are discarded
-# Steps at which only rounding contributes to fourth differences. There are several, because a tiny step may change
-# nothing at a symmetric point.
+FEWEST = 6  # least number of steps that remain when the largest are discarded
+# Steps at which only rounding contributes to fourth differences. Several are used, because a tiny step may
+# change nothing at a symmetric point.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
 EPSILON = EPS["float64"]
 WIDER = (2.0**-4, 2.0**-6)
 NEAR, NEARER = (2.0**-10, 2.0**-14, 2.0**-18), (2.0**-20, 2.0**-22, 2.0**-24, 2.0**-32, 2.0**-40, 2.0**-46)
 BESIDE = (2.0**-16, 2.0**-18, 2.0**-20, 2.0**-22, 2.0**-30)
-LAST_BITS = 2.0**-40  # a value that changes less than this, relatively, does not jump
-SHORT = 0.25  # relative to a step over which the derivative turns by its own size; shorter steps resolve it
-SHALLOW = 0.9  # where a function is differentiable, the error at a point falls at least with this power of the step
-HIDDEN = 0.5  # an element is hidden if its allowed error exceeds this fraction of it
+LAST_BITS = 2.0**-40  # smaller relative changes of a value do not count as jumps
+SHORT = 0.25  # longest usable step, relative to the step over which the derivative changes by its own size
+SHALLOW = 0.9  # least power of the step with which the error falls where a function is differentiable
+HIDDEN = 0.5  # an element cannot be judged if its tolerance exceeds this fraction of its value
 BETTER = "inputs of another size, or a formula with less cancellation, would decide"
 
 
@@ -35,11 +35,11 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
     J. J. Moré, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33 (2011).
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
-    fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # other steps leave the domain
-    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # a steep function's have one sign
+    fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # drop steps that leave the domain
+    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # drop one sign: a steep function
     if not fourth.size:
         return 2.0**-54 * scale
-    largest = float(abs(fourth).max()) or 1.0  # scaled, because squares may overflow
+    largest = float(abs(fourth).max()) or 1.0  # divided out, because squares may overflow
     return max(largest * float(np.sqrt(np.mean((fourth / largest) ** 2, axis=1) / 70).max()), 2.0**-54 * scale)
 
 
@@ -47,8 +47,8 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
 class Rounded:
     """An array and the estimated rounding errors of its elements.
 
-    `seen` is the change due to changes of the last bits. Where it exceeds `rounding`, it is used instead. A result
-    whose error is below `seen` cannot be distinguished from a correct one.
+    `seen` is the full change of the array with the last bits of the inputs, of which `rounding` may be only a part. A
+    result whose error is below `seen` cannot be distinguished from a correct one.
     """
 
     values: np.ndarray
@@ -57,13 +57,13 @@ class Rounded:
 
     @property
     def doubt(self) -> np.ndarray:
-        """The larger of the two estimates."""
+        """`seen` if it was estimated, else `rounding`."""
         return self.rounding if self.seen is None else self.seen
 
     def turning(self, size: np.ndarray) -> float:
         """Return the relative change of the array per relative change of the inputs, at least 1.
 
-        A derivative along a step of relative length h is then known up to the square of h times this number.
+        The relative truncation error for a step of relative length h is about the square of h times this number.
         """
         total = float(np.sum(abs(self.values) * size))
         factor = float(np.sum(self.doubt * size)) / EPSILON / total if total > 0 else 1.0
@@ -72,9 +72,9 @@ class Rounded:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Assessment of a curve, as plotted in reports: points, order (None: exact up to rounding), problem, remark.
+    """Verdict on a curve of differences, as plotted in reports; `order` is None if the curve is exact up to rounding.
 
-    If it is `inconclusive`, the problem says why the derivative cannot be judged.
+    If the verdict is `inconclusive`, the problem says why the derivative cannot be judged.
     """
 
     curve: tuple[tuple[float, float], ...]
@@ -87,40 +87,40 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """The problem, or else the remark."""
+        """The problem if there is one, else the remark."""
         return self.problem or self.remark
 
 
 @dataclass(frozen=True)
 class Part:
-    """Comparison of a derivative along some elements with differences: error, tolerance and the difference."""
+    """Comparison of the derivative along some elements with central differences."""
 
     elements: np.ndarray  # flat indices
     error: float
     allowed: float
-    difference: float
+    difference: float  # derivative estimated from differences
     decided: bool = True  # whether an error above the tolerance is an error of the derivative
-    hidden: bool = False  # whether a wrong element could be within the tolerance
+    hidden: bool = False  # whether the tolerance could hide a wrong element
     bent: bool = False  # whether the values show a kink
 
     @property
     def ratio(self) -> float:
-        """Error over tolerance; infinity if either is NaN."""
+        """Error divided by tolerance; infinity if either is NaN."""
         quotient = self.error / self.allowed if self.allowed > 0 else math.inf if self.error else 0.0
         return quotient if math.isfinite(quotient) else math.inf
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Sort key, the worst largest: an error of the derivative, then an undecided comparison, then the ratio."""
+        """Sort key, largest for the worst: an error of the derivative, then an undecided comparison, then the ratio."""
         return self.ratio > 1 and self.decided, self.hidden or self.ratio > 1, self.ratio
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A gradient that is claimed for a function `phi` at a point `x`, for comparison with differences.
+    """The claimed gradient of a function `phi` at a point `x`, to be compared with differences.
 
-    `noise` is the rounding error of the function (`estimate_noise`). A derivative along a direction is not judged
-    if it is below `least`.
+    `noise` is the rounding error of the function (`estimate_noise`). A derivative along a direction below `least` is
+    not reported if rounding hides its error.
     """
 
     phi: Scalar
@@ -132,25 +132,25 @@ class Claim:
     def examine(self, v: np.ndarray, scale: float, sensitive: float = SENSITIVE) -> Verdict:
         """Compare the derivative along `v` with central differences over a range of steps.
 
-        `scale` is the sum of |terms| of the value at the point. `slope.assess` judges the curve with the estimated
+        `scale` is the sum of |terms| of the function's value. `slope.assess` judges the curve with the estimated
         rounding. If the whole curve fails, the largest steps are discarded one by one: a correct derivative then passes
-        from some step on, and the remark says that larger steps cross a kink. Where the function has no third
-        derivative, the error falls with a lower power of the step, and its limit (`_limits`) must be as small. If no
-        range passes, the verdict is inconclusive if rounding, or the curvature that the gradient shows, explains the
-        error at the most informative step. On a kink nothing passes.
+        from some step on, and a remark says that larger steps cross a kink. Where the function has no third
+        derivative, the error falls with a lower power of the step, and its limit (`_limits`) must be below `BEST`.
+        If no range passes, the verdict is inconclusive if rounding, or the curvature estimated from the gradient,
+        explains the error at the most informative step. At a kink, no derivative passes.
         """
         phi, gradient, x, noise = self.phi, self.gradient, self.x, self.noise
         if not np.isfinite(gradient.values).all():
             bad = gradient.values[~np.isfinite(gradient.values)][0]
             return Verdict((), math.inf, BEST, None, f"the derivative is {bad}", "")
-        # The inputs were changed by random signs; along one direction the changes may add up.
+        # Rounding was estimated from changes with random signs, which may add up along one direction.
         turning = gradient.turning(abs(v)) * math.sqrt(x.size)
         errors, floors, doubts = [], [], []
         for h in STEPS:
             gap = difference(x + h * v, x - h * v)
             change = phi(x + h * v) - phi(x - h * v)
             product, size = dot([gradient.values, gradient.values], gap)
-            if not size > MARGIN * noise:  # a vanishing gradient is compared with the function itself
+            if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function's value
                 size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
             rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
             errors.append((change - product) / size)
@@ -160,14 +160,14 @@ class Claim:
         return _assess_errors(errors, floors, doubts, self.describe_one_sided(v), sensitive)
 
     def describe_one_sided(self, v: np.ndarray) -> str:
-        """Describe the values on both sides of a jump, or the slopes on both sides of a kink; else return ""."""
+        """Describe the values on both sides of a jump, or the slopes on both sides of a kink; "" elsewhere."""
         phi, x, noise = self.phi, self.x, self.noise
         high, low = (np.array([phi(x + sign * h * v) for h in BESIDE]) for sign in (1.0, -1.0))
         middle = phi(x)
-        if not np.isfinite([*high, *low, middle]).all():  # the point lies next to the end of the domain
+        if not np.isfinite([*high, *low, middle]).all():  # the point lies at the end of the domain
             return ""
         gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
-        # Next to a jump the values stay the same; a smooth function, or rounding, differs as much on one side.
+        # Only across a jump do values change much more than on one side of the point.
         if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
             return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
         seen = [
@@ -176,7 +176,7 @@ class Claim:
         ]
         (far_before, far_after, _), (before, after, rounding), (close_before, close_after, close_rounding) = seen
         jump = abs(after - before)
-        # As the step falls, the slopes on both sides of a kink stay apart, also nearby. Otherwise they converge.
+        # As the step falls, the slopes on both sides of a kink stay apart; elsewhere the two slopes converge.
         stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
         stay &= abs(close_after - close_before) >= 0.75 * jump or not close_rounding <= 0.25 * jump
         if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
@@ -184,18 +184,18 @@ class Claim:
         return ""
 
     def along(self, v: np.ndarray) -> Part:
-        """Compare the derivative along `v`, whose elements are the units of the steps, with differences.
+        """Compare the derivative along `v` with differences, whose steps are multiples of `v`.
 
-        The result is for the step with the smallest tolerance. If it fails, smaller steps are tried, because there may
-        be a kink between the points. Their results count only if they would show the error.
+        The result is from the step with the smallest tolerance. If it fails, smaller steps are tried, because a kink
+        may lie between the points. Smaller steps count only if their tolerance is small enough to show the error.
         """
         elements = np.flatnonzero(v)
         if not np.isfinite(self.gradient.values.flat[elements]).all():
             return Part(elements, math.inf, 0.0, math.nan)
         part = self._along(v, NEAR)
-        if part.hidden:  # larger steps reduce the effect of rounding, which hides it
+        if part.hidden:  # larger steps reduce the effect of rounding
             part = min(part, self._along(v, WIDER), key=lambda p: p.allowed)
-        if part.error <= part.allowed < math.inf:  # central differences do not see a kink at the point
+        if part.error <= part.allowed < math.inf:  # a kink at the point does not affect central differences
             return replace(part, error=math.inf) if part.bent and self.describe_one_sided(v) else part
         nearer = self._along(v, NEARER)
         blind = nearer.error <= nearer.allowed and not nearer.allowed < part.error
@@ -214,7 +214,7 @@ class Claim:
             slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
             for step in (h, h / 2):
                 plus, minus = x + step * v, x - step * v
-                gap = (plus - minus).flat[elements] / step  # twice the unit, rounded
+                gap = (plus - minus).flat[elements] / step  # twice `unit`, rounded as the points are
                 largest = float(size.max())
                 per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
                 right, left = phi(plus), phi(minus)
@@ -236,7 +236,7 @@ class Claim:
             turned = h * doubt.turning(size)
             curvature = abs(claim) * turned**2 if turned < SHORT else math.inf
             sure = min(sure, (allowed + MARGIN * (float(doubt.rounding @ size) + curvature), error))
-        # For a smooth function the bend falls with the square of the step, at a kink with the step.
+        # The second difference falls with the square of the step for a smooth function, but linearly at a kink.
         bent = len(bends) > 1 and bends[-1] > 8 * MARGIN * noise and bends[0] < 4 * steps[0] / steps[-1] * bends[-1]
         return replace(best, decided=sure[1] > sure[0], bent=bent)
 
@@ -251,8 +251,8 @@ class Claim:
     ) -> tuple[float, str, bool]:
         """Compare groups of elements (flat indices) of the gradient with differences, in steps of `sizes`.
 
-        The result is the error over the tolerance of the worst group. If it fails, bisection finds the failing
-        elements, and the result describes their error and says whether it is inconclusive.
+        Return the error divided by the tolerance for the worst group, a note, and whether the result is inconclusive.
+        If the worst group fails, bisection finds the failing elements, and the note describes their error.
         """
         signed = np.where(np.signbit(self.gradient.values), -sizes, sizes)  # so that terms do not cancel
 
@@ -282,7 +282,7 @@ class Claim:
         return largest.ratio, "; ".join(filter(None, texts)), inconclusive
 
     def _describe_part(self, part: Part, sizes: np.ndarray, named: Callable[[tuple[int, ...]], str]) -> str:
-        """Describe the error of a part; the derivative of a single element is not scaled."""
+        """Describe the error of a comparison; for a single element, give the unscaled derivative."""
         gradient = self.gradient
         index = tuple(int(i) for i in np.unravel_index(part.elements[0], gradient.values.shape))
         if part.elements.size == 1:
@@ -337,9 +337,9 @@ def _assess_errors(
 def _limits(signed: list[float], floors: list[float]) -> list[tuple[float, float]]:
     """Return estimates of the error's limit for small steps, and the effect of rounding on each, largest steps first.
 
-    From the errors a + b h^p at three steps, each a quarter of the previous one, Aitken's extrapolation gives the limit
-    a without p. Rounding errors of at most r change a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Steps at which
-    the power is not between `SHALLOW` and that of a smooth function have no limit.
+    From errors a + b h^p at three steps, each a quarter of the previous one, Aitken's extrapolation gives the limit a
+    for unknown p. Rounding errors of at most r change a by q (q + 1) / (q - 1)^2 r, where q = 4^p. Steps are skipped
+    unless p is between `SHALLOW` and `SLOPE + SLOPE_MARGIN`.
     """
     limits = []
     for k in range(len(signed) - 2):

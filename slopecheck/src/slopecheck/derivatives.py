@@ -1,4 +1,4 @@
-"""`check_derivatives`: its arguments and the order of its checks."""
+"""`check_derivatives`: validation of its arguments, and the order of its checks."""
 
 import math
 import re
@@ -18,11 +18,11 @@ from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
 from slopecheck.running import CALL, PATIENCE, Plan, check_allowance, check_options
 
-LEAST = 100  # any limit must allow this many calls
+LEAST = 100  # smallest limit on the number of calls
 
 
 def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
-    """Return a framework by name, after checking its arguments."""
+    """Return a framework by name; raise TypeError or ValueError if `vjp` or the name does not suit it."""
     if framework == "numpy":
         derivatives = vjp if isinstance(vjp, tuple) and len(vjp) in (2, 3) else (vjp,)
         if not callable(derivatives[0]):
@@ -67,25 +67,25 @@ def check_derivatives(
 
     Gradients, second and third derivatives are compared with central differences over a range of steps, along a
     direction and by element. Second and third derivatives must be symmetric in all directions, and satisfy the adjoint
-    identities. Results must be bitwise equal in
-    repeated calls and for any number of threads, independent of the memory layout of inputs, and equal in float32 up to
-    rounding. A NaN must not reach outputs that do not depend on it.
+    identities. Results must be bitwise equal in repeated calls and for any number of threads, independent of the memory
+    layout of inputs, and equal in float32 up to rounding. A NaN must not reach outputs that do not depend on it.
 
     Parameters
     ----------
     function : callable
-        Function from the inputs to an array or a tuple of arrays; those of floating dtype are differentiated.
+        Function from the inputs to an array or a tuple of arrays; arrays of floating dtype are differentiated.
     inputs : sequence
-        Arrays of the framework; those of floating dtype are converted to float64 and differentiated. Other arguments
+        Arrays of the framework; arrays of floating dtype are converted to float64 and differentiated. Other arguments
         are passed unchanged.
     order : {1, 2, 3}, optional
-        Highest derivative. Default: the number of functions in `vjp`, 2 without them.
+        Highest order of derivatives. Default: the number of functions in `vjp`, or 2 without `vjp`.
     framework : {"numpy", "torch", "jax"}, optional
         Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``. Default: the library of the first input
         that is a torch tensor or a JAX array, else NumPy.
-    vjp : callable, or tuple of a callable for each order, for NumPy
-        ``vjp(inputs, cotangents)``, with tuples, returns the gradients of sum <cotangent, output> with respect to the
-        floating inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of
+    vjp : callable or tuple of callables, optional
+        Derivatives of a NumPy function, a callable for each order. All arguments are tuples.
+        ``vjp(inputs, cotangents)`` returns the gradients of sum <cotangent, output> with respect to the floating
+        inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of
         sum <direction, gradient> with respect to the inputs and to the cotangents;
         ``vjp3(inputs, cotangents, directions, second_directions, cotangent_directions)`` returns three tuples, the
         gradients of sum <second direction, first result of vjp2> + sum <cotangent direction, second result of vjp2>
@@ -96,15 +96,15 @@ def check_derivatives(
     inconclusive : {"fail", "allow"}
         Whether a result passes although some checks cannot be decided; "allow" needs a `reason`.
     reason : str
-        Why inconclusive checks are allowed.
+        Reason for allowing inconclusive checks.
     accuracy : float
         Accepted relative error of the function and its derivatives, such as the tolerance of a solver.
     calls : int, optional
-        About how many calls the checks may make: of more elements, fewer are compared, and calls are repeated less.
+        Approximate limit on the number of calls. To meet it, fewer elements are compared and fewer calls repeated.
     timeout : float, optional
-        Time limit in seconds for a kind of check. The checks then run in a separate process, so that a function may
-        hang or crash: a fork with one thread, or with JAX or CUDA a new process, for which `function` and `inputs` must
-        be picklable.
+        Time limit in seconds for each kind of check. With a limit, the checks run in a separate process and survive a
+        function that hangs or crashes. The process is a fork with one thread; with JAX or CUDA it is a new process, for
+        which `function` and `inputs` must be picklable.
     seed : int
         Seed of directions and cotangents.
     raises : bool
@@ -113,12 +113,12 @@ def check_derivatives(
     Returns
     -------
     Result
-        Prints as a table; has ``plot()`` and ``save("report.html")``.
+        Prints as a table; has the methods ``plot`` and ``save``.
 
     Raises
     ------
     DerivativeError
-        If the result has not passed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
+        If the result has not passed and `raises` is True. It is an AssertionError with the attribute `result`.
     TypeError, ValueError
         If an argument has the wrong type or value, no input is floating, or no process can be started.
     ImportError
@@ -168,16 +168,16 @@ def check_derivatives(
 
 
 class Checks(Differences, Calls, Numbers):
-    """The checks of one function up to an order of derivatives; each kind has a method."""
+    """All checks of one function up to an order of derivatives, with a method for each kind of check."""
 
     def thin(self, share: float) -> None:
-        """Compare fewer elements and repeat fewer calls, so that about this fraction of all calls is made."""
+        """Compare fewer elements and repeat fewer calls, to make only about this fraction of all calls."""
         if share < 1:
             self.alone_of_each, self.groups_of_each = max(4, int(share * ELEMENTS)), max(1, int(share * GROUPS))
             self.repeats = max(3, int(share * REPEATS))
 
     def estimate_calls(self, kinds: Sequence[str]) -> int:
-        """Return about how many calls checks of these kinds make."""
+        """Return the approximate number of calls that checks of these kinds make."""
         orders, total = len(self.orders), 0
         for x in (x for x in self.p.x if x.size):
             elements = self.count_single(x.size)
@@ -206,7 +206,7 @@ class _Plan(Plan):
         forked: bool,
     ) -> None:
         self.name, self.order, self.accuracy, self.limit = name, order, accuracy, limit
-        self.miscounted = False  # whether a check has reported this, which all others would repeat
+        self.miscounted = False  # whether a check has reported a wrong number of derivatives, to report it only once
         self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
         if not any(x.size for x in self.problem.x):
             number = next((x for x in inputs if isinstance(x, float)), None)
@@ -233,7 +233,7 @@ class _Plan(Plan):
         return self.problem.calls
 
     def cost(self) -> tuple[int, str]:
-        """Once the function has been called, return how many calls all checks make, and describe their cost."""
+        """Return the estimated number of calls of all checks, and a description of their cost, after the first call."""
         total, each = self.checks.estimate_calls([kind for _, kind in self.steps]), self.checks.seconds
         return total, f"about {total:,} calls, {total * each:.0f} s if each takes {each:.1g} s" * (
             total * each > PATIENCE
@@ -241,10 +241,7 @@ class _Plan(Plan):
 
     @cached_property
     def checks(self) -> Checks:
-        """The checks; creating them calls the function.
-
-        They depend on the problem, its name and the order, which belong to this plan and do not change.
-        """
+        """The checks, cached because problem, name and order do not change; creating them calls the function."""
         checks = Checks(self.problem, self.name, self.order, self.accuracy)
         if self.limit is not None:
             checks.thin(self.limit / checks.estimate_calls([kind for _, kind in self.steps]))
@@ -256,7 +253,7 @@ class _Plan(Plan):
         checks.kind = kind
         if kind == CALL or self.miscounted:
             return
-        with np.errstate(all="ignore"):  # steps leave domains and overflow; verdicts depend only on the numbers
+        with np.errstate(all="ignore"):  # steps may leave the domain or overflow; verdicts depend only on values
             try:
                 yield from getattr(checks, kind)(*([int(order)] if CHECK_KINDS[kind].each else []))
             except Miscounted:

@@ -18,22 +18,22 @@ from slopecheck.tolerances import MARGIN, SENSITIVE, UNSURE
 
 ELEMENTS = 200  # elements of each input that are compared individually
 GROUPS = 40  # number of groups of the other elements; each is compared as a whole
-WORK = 2_000_000  # of inputs with more than this over `ELEMENTS` elements, proportionally fewer are compared alone
+WORK = 2_000_000  # at most WORK / size elements of an input of this size are compared individually
 GUESSED = 12  # number of elements from which the cause of a mistake is guessed
-ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # factors of directions next to the end of a domain, or where a function is steep
-APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point; the first in the domain is used
-COARSE_VALUES = 2.0**-33  # relative to values; a larger rounding error shows that they are not float64
-LEAST = 2.0**-38  # relative to the sum of |terms|; an element that changes less is not judged
+ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # scale factors of directions near the end of a domain or where a function is steep
+APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point; the first one in the domain is used
+COARSE_VALUES = 2.0**-33  # a larger relative rounding error shows that values are not computed in float64
+LEAST = 2.0**-38  # an element that contributes less than this fraction of the sum of |terms| is not judged
 IN_FLOAT32 = "it computes in float32, or loses as many digits: {} in float64, or skip differences with a reason"
 
 
 class Differences(Identities):
-    """The checks of one function by differences; `differences` yields the checks of an order."""
+    """Checks of one function by central differences; `differences` yields the checks of one order."""
 
     alone_of_each, groups_of_each = ELEMENTS, GROUPS
 
     def count_single(self, size: int) -> int:
-        """Return how many elements of an input are compared individually."""
+        """Return the number of elements of an input that are compared individually."""
         return min(size, self.alone_of_each, max(4, WORK // size))
 
     def differences(self, order: int) -> Iterator[Check]:
@@ -68,7 +68,7 @@ class Differences(Identities):
             if not elements.passed:
                 claim = replace(claim, noise=self._estimate_noise(phi, x, narrow, scale))
                 by_value = self._elements(order, k, claim, np.where(x == 0, sizes, abs(x)))
-                # Of the two, take the one that comes first among: passed, hidden by rounding, failed, undecided.
+                # Prefer, in this order, a check that passed, is hidden by rounding, failed, or is undecided.
                 elements = min(
                     elements, by_value, key=lambda c: (not c.passed, c.failed + 2 * (c.error > 1 and not c.failed))
                 )
@@ -92,7 +92,7 @@ class Differences(Identities):
             yield from self._compare_at_second_point(order)
 
     def scale(self, order: int) -> float:
-        """Return the sums of |terms| of an order's scalar function and of the functions from which it derives."""
+        """Return the sum of |terms| of the scalar functions of this order and all lower orders."""
         return sum(self.phi(lower, self.p.x)[1] for lower in range(1, order + 1))
 
     @property
@@ -104,7 +104,7 @@ class Differences(Identities):
         return max(estimate_noise(phi, x, v, scale), self.accuracy * scale)
 
     def _in_float32(self, order: int) -> Iterator[Check]:
-        """Report results that are float32 numbers, or that ignore changes of inputs below the resolution of float32."""
+        """Report results that are float32 numbers, or unaffected by input changes below the resolution of float32."""
         p, rng = self.p, np.random.default_rng(1)
 
         def results(relative: float) -> Arrays:
@@ -126,7 +126,7 @@ class Differences(Identities):
                     return
 
     def _compare_at_second_point(self, order: int) -> Iterator[Check]:
-        """Check derivatives and adjoint identities at another point, where values cached by shape alone are wrong."""
+        """Check derivatives at a second point, where values cached only by shape are wrong."""
         there = self._find_second_point(order)
         if there is None:
             return
@@ -142,7 +142,7 @@ class Differences(Identities):
                 yield self.check(order, label, error, 1.0, problem)
 
     def _find_second_point(self, order: int) -> "Differences | None":
-        """Return the checks at a second point; None if no point has finite derivatives up to an order."""
+        """Return these checks at a second point, or None if no candidate has finite outputs and derivatives."""
         there, rng = copy.copy(self), np.random.default_rng(2)
         there.p = copy.copy(self.p)
         for share in APART:
@@ -162,7 +162,7 @@ class Differences(Identities):
             yield from (replace(row, field=f"{row.field}, at a second point") for row in rows)
 
     def _elements(self, order: int, k: int, claim: Claim, sizes: np.ndarray) -> Check:
-        """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
+        """Compare elements of a gradient with differences, some individually, others in groups; report the worst."""
         number = claim.x.size
         chosen, single = self.p.rng.permutation(number), self.count_single(number)
         alone, halves = chosen[:single, None], np.array_split(chosen[single:], self.groups_of_each)
@@ -176,7 +176,7 @@ class Differences(Identities):
 
 
 def _guess_cause(claim: Claim, sizes: np.ndarray) -> str:
-    """Guess at the cause of a wrong gradient from its first elements."""
+    """Guess the cause of a wrong gradient from its first elements."""
     x, g = claim.x, claim.gradient
     number = min(x.size, GUESSED)
     units = [np.eye(1, x.size, n).reshape(x.shape) * sizes for n in range(number)]
@@ -190,14 +190,14 @@ def _guess_cause(claim: Claim, sizes: np.ndarray) -> str:
 
 
 def _is_steep(verdict: Verdict) -> bool:
-    """Return whether steps leave the domain, or are too long where the function is steep."""
+    """Return whether steps leave the domain or are too long for a steep function."""
     return verdict.inconclusive or not all(math.isfinite(error) for _, error in verdict.curve)
 
 
 def _has_steps(phi: Callable[[np.ndarray], float], x: np.ndarray, v: np.ndarray) -> bool:
     """Return whether values form steps, as float32 values do.
 
-    A steep function looks flat from nearby, and in float64 rounding shows between any two numbers.
+    Fourth differences of a steep function fall faster with the spacing; float64 rounding shows at any spacing.
     """
     steps = (2.0**-26, 2.0**-29, 2.0**-44)
     wide, close, least = (max(abs(np.diff([phi(x + n * h * v) for n in range(9)], 4))) for h in steps)

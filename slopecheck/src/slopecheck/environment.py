@@ -10,7 +10,7 @@ PACKAGES = ("numpy", "rich", "click", "matplotlib", "jinja2", "torch", "jax", "a
 
 
 def cpu_model() -> str:
-    """Name of the processor."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -37,5 +37,5 @@ def system(packages: Iterable[str]) -> dict[str, Any]:
 
 
 def collect() -> dict[str, Any]:
-    """Return the environment in the form that a report stores, ready for JSON."""
+    """Return the environment as a report stores it, ready for JSON."""
     return {"slopecheck": {"version": version_of("slopecheck")}, **system(PACKAGES), "cpu": {"model": cpu_model()}}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SMALL = 2.0**-400  # products of larger numbers do not underflow, nor do their rounding errors
+SMALL = 2.0**-400  # products of larger numbers and the rounding errors of these products do not underflow
 MANY = 512  # up to this many numbers, Python adds as fast as NumPy
 SPLITTER = 2.0**27 + 1  # splits a float64 into two halves of 26 bits each (G. W. Veltkamp)
 
@@ -28,9 +28,9 @@ def dot(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float,
 
     Notes
     -----
-    Fractions and exponents are multiplied separately, so that no product overflows or underflows. Terms below 2^-1074
-    times the largest product are lost. Sums beyond the range of float64 are infinite; if a number is not finite, the
-    results are NumPy's sums.
+    Mantissas are multiplied and exponents added separately, so that no product overflows or underflows. Terms below
+    2^-1074 times the largest product are lost. Sums beyond the range of float64 are infinite; if a number is not
+    finite, the results are NumPy's sums.
     """
     a, b = (np.concatenate([np.zeros(0), *(np.ravel(x) for x in arrays)]) for arrays in (left, right))
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -56,7 +56,7 @@ def dot(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float,
 
 
 def _sum(terms: np.ndarray, *lacking: float) -> float:
-    """Return the sum of finite numbers; for many numbers, rounding errors of pairs are added with one more rounding."""
+    """Return the sum of finite numbers; for more than `MANY`, the total of their rounding errors is itself rounded."""
     while terms.size > MANY:
         half = terms.size // 2
         a, b = terms[:half], terms[half : 2 * half]
@@ -68,7 +68,7 @@ def _sum(terms: np.ndarray, *lacking: float) -> float:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rounded products of fractions, and their exact rounding errors."""
+    """Return the rounded products of elements, and their exact rounding errors."""
     product = a * b
     (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
     return product, low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)

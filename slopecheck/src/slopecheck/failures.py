@@ -1,4 +1,4 @@
-"""Summary of failures: for each kind of failure, its count, its cases and remarks about them."""
+"""Summary of failures: the count, the cases and remarks for each kind of failure."""
 
 import math
 import re
@@ -16,7 +16,7 @@ REASONED = ("repeat", "threads", "levels", "layout", "complete")
 
 
 def _list(names: Iterable[str]) -> str:
-    """Join names, which may contain commas."""
+    """Join distinct names by semicolons, because names may contain commas."""
     names = list(dict.fromkeys(filter(None, names)))
     more = len(names) - SHOWN
     return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
@@ -27,8 +27,8 @@ class Failure:
     """Failures of one kind for an operator in a backend, or checks that a user's function does not offer.
 
     `what` is the note if it gives the reason, else the kind of check and the fields. `where` lists dtypes, kinds of
-    check or the largest error, and the failed cases out of how many. `remarks` describe special cases; `trace` is the
-    traceback of the first exception.
+    check or the largest error, and the numbers of failed and of all cases. `remarks` describe special cases; `trace` is
+    the traceback of the first exception.
     """
 
     operator: str
@@ -41,7 +41,7 @@ class Failure:
 
 
 def _reason(check: Check, terms: Terms) -> str:
-    """Return the note without the leading operator name if it gives the reason of the failure, else ""."""
+    """Return the note, without a leading operator name, if it gives the reason of the failure, else ""."""
     if math.isfinite(check.error) and check.kind not in REASONED:
         return ""
     head, colon, rest = check.note.partition(": ")
@@ -49,7 +49,7 @@ def _reason(check: Check, terms: Terms) -> str:
 
 
 def failures(checks: Sequence[Check], terms: Terms) -> list[Failure]:
-    """Group the failed checks by their reason if they state one, else by the kind of check."""
+    """Group the failed checks by the reason if their notes give one, else by the kind of check."""
 
     def key(check: Check) -> tuple[str, str, str]:
         # Ignore numbers, which differ between cases with the same mistake.
@@ -89,7 +89,7 @@ def _failure(group: Sequence[Check], checks: Sequence[Check], terms: Terms) -> F
 
 
 def withheld(checks: Sequence[Check], terms: Terms) -> list[Failure]:
-    """Group the checks that were not offered by their reason."""
+    """Group the checks that were not offered by the reason."""
 
     def key(check: Check) -> tuple[str, str, str]:
         return check.operator, check.backend, f"{check.note}: {check.field}" if check.field else check.note

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 Function = Callable[..., Any]
-Groups = tuple[Sequence[Any], ...]  # derivatives for inputs, for cotangents (from order 2 on), for directions (order 3)
+Groups = tuple[Sequence[Any], ...]  # derivatives by argument: inputs, cotangents (order 2, 3), directions (order 3)
 THREADS = (1, 2, 3)
 
 
 class Framework(ABC):
-    """Interface through which the checks use a framework."""
+    """Interface between the checks and an array framework."""
 
     name: str
     function: Function
@@ -44,13 +44,13 @@ class Framework(ABC):
 
     @abstractmethod
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
-        """Return noncontiguous arrays by the name of their layout.
+        """Return copies of `array` in other memory layouts, by the name of the layout.
 
-        Their values are those of `array`, which is nonempty and has an axis; "expanded" repeats its first row.
+        The array is nonempty and has an axis. Copies have the same values, but "expanded" repeats the first row.
         """
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        """Call the function."""
+        """Return the results of the function for native inputs."""
         return self.function(*inputs)
 
     @abstractmethod
@@ -58,21 +58,21 @@ class Framework(ABC):
         """Return the derivatives of an order, grouped by the arguments with respect to which they are taken.
 
         The `factors` are cotangents; from order 2 on also directions; for order 3 also second directions and directions
-        of cotangents. A None among them stands for zero, and the derivative with respect to it has no meaning.
+        of cotangents. A None among the factors stands for zero; the derivative with respect to it is undefined.
 
-        - Order 1: gradients of sum <cotangent, output> in the wanted inputs; None for an unconnected input.
-        - Order 2: gradients of sum <direction, gradient> in the wanted inputs, and in the cotangents.
-        - Order 3: gradients of sum <second direction, result for an input> + sum <cotangent direction, result for it>
-          with the results of order 2, in the wanted inputs, in the cotangents, and in the directions.
+        - Order 1: gradients of sum <cotangent, output> for the wanted inputs; None for an unconnected input.
+        - Order 2: gradients of sum <direction, gradient> for the wanted inputs and for the cotangents.
+        - Order 3: gradients of sum <second direction, d_x> + sum <cotangent direction, d_w> for the wanted inputs, for
+          the cotangents and for the directions, where d_x and d_w are the two groups of results of order 2.
         """
 
     @contextlib.contextmanager
     def threads(self, number: int) -> Iterator[None]:
-        """Set the number of threads of the framework; the default does nothing."""
+        """Set the framework's number of threads within a context; by default, do nothing."""
         yield
 
     def list_own_functions(self, inputs: Sequence[Any]) -> "Iterable[tuple[str, Framework, list[Any]]]":
-        """Return the framework's own functions that a call uses, by name, each with the arrays that it receives."""
+        """Return the name, the `Framework` and the array arguments of each framework function that a call uses."""
         return ()
 
     has_threads = False
@@ -85,7 +85,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def framework_of(inputs: Sequence[Any]) -> str:
-    """Return "torch" or "jax" if an input is such an array (the first one decides), else "numpy"."""
+    """Return the name of the framework of the first input that is a torch tensor or a JAX array, else "numpy"."""
     kinds = {"torch": "Tensor", "jax": "Array"}
     loaded = [(name, getattr(sys.modules[name], kind)) for name, kind in kinds.items() if name in sys.modules]
     return next((name for value in inputs for name, kind in loaded if isinstance(value, kind)), "numpy")
@@ -97,7 +97,7 @@ class NumPy(Framework):
     name, selects = "numpy", False
 
     def __init__(self, function: Function, derivatives: Sequence[Function]) -> None:
-        self.function, self._derivatives = function, derivatives  # one for each order
+        self.function, self._derivatives = function, derivatives  # one callable for each order
 
     def takes(self, value: Any) -> bool:
         return isinstance(value, (np.ndarray, np.generic))  # a full sum returns a NumPy scalar
@@ -130,7 +130,7 @@ class NumPy(Framework):
 
 
 class Torch(Framework):
-    """Functions of torch tensors, differentiated by autograd; `recorded`: the last gradient can be differentiated."""
+    """Functions of torch tensors, differentiated by autograd; `recorded` keeps the graph of the last gradient."""
 
     name, has_threads = "torch", True
 
@@ -148,7 +148,7 @@ class Torch(Framework):
         )  # gradients of embeddings may be sparse
         half = value.dtype == self.torch.bfloat16  # NumPy has no bfloat16
         host = self.torch.empty(value.shape, dtype=self.torch.float32 if half else value.dtype)
-        host.copy_(value.detach())  # this writes zeros that autograd has left out, conjugates and negatives
+        host.copy_(value.detach())  # resolves autograd's implicit zeros, lazy conjugates and negatives
         return np.asarray(host.numpy())
 
     def from_host(self, array: np.ndarray, like: Any) -> Any:
@@ -195,7 +195,7 @@ class Torch(Framework):
                     return function(*given[: len(args)], **dict(zip(names, given[len(args) :], strict=True)))
 
                 name = resolve_name(function) or ""
-                if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` is about layouts
+                if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` depends on the layout
                     found.append((name, Torch(alone), [values[i].detach() for i in at]))
                 return function(*args, **(kwargs or {}))
 
@@ -207,7 +207,7 @@ class Torch(Framework):
         return found
 
     def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
-        """Return views of the inputs that require gradients."""
+        """Return views of the inputs, of which the wanted ones require gradients."""
         leaves = [x.detach() if self.takes(x) else x for x in inputs]
         for i in wanted:
             leaves[i].requires_grad_()
@@ -219,7 +219,7 @@ class Torch(Framework):
             return self.function(*self._leaves(inputs, wanted))
 
     def _derive(self, results: Sequence[Any], at: Sequence[Any], factors: Sequence[Any], again: bool) -> list[Any]:
-        """Return gradients of sum <factor, result>, without the terms that are None."""
+        """Return gradients of sum <factor, result> with respect to `at`; terms that are None are left out."""
         pairs = [
             (y, g)
             for y, g in zip(results, factors, strict=True)
@@ -247,7 +247,7 @@ class Torch(Framework):
 
 
 class Jax(Framework):
-    """Functions of JAX arrays, differentiated by ``jax.vjp``; `recorded`: the last ``vjp`` is inside another one."""
+    """Functions of JAX arrays, differentiated by ``jax.vjp``; `recorded` evaluates the last ``vjp`` inside another."""
 
     name = "jax"
 
@@ -256,7 +256,7 @@ class Jax(Framework):
             jax: Any = import_module("jax")
         except ImportError as error:
             raise ImportError("check_derivatives: framework 'jax' needs JAX: pip install 'slopecheck[jax]'") from error
-        if parent_process() is not None:  # a new process does not inherit this setting of its parent
+        if parent_process() is not None:  # a spawned process does not inherit this setting
             jax.config.update("jax_enable_x64", True)
         if not jax.config.jax_enable_x64:
             raise ValueError(

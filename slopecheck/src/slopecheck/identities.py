@@ -1,4 +1,4 @@
-"""The common base of the checks of `check_derivatives`, and the identities between derivatives of one order."""
+"""Base class of the checks of `check_derivatives`, with the identities between derivatives of one order."""
 
 import itertools
 import math
@@ -15,17 +15,17 @@ from slopecheck.tolerances import EPS, MARGIN, ROUNDING, UNSURE
 
 EPSILON = EPS["float64"]
 PARTS = tuple(f"{name}s" for name in DERIVATIVES)
-STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative changes of all numbers that show the rounding of results
+STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative perturbations that reveal the rounding of results
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
-# errors increase the size if they exceed KNOWN of it; if they exceed LOST of it, the output is not judged.
+# errors above the fraction KNOWN of the size increase it; an output with errors above the fraction LOST is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
-PATIENCE = 5.0  # minimum seconds allowed for later calls; NaN and float32 keep some loops from ending
-BITS = 12  # a number that needs more bits is not a simple one
-Sides = tuple[tuple[float, float], ...]  # sums that are equal, each with the sum of its |terms|
+PATIENCE = 5.0  # least time limit of later calls in seconds; NaN and float32 keep some loops from ending
+BITS = 12  # numbers of at most this many mantissa bits are no evidence of float32
+Sides = tuple[tuple[float, float], ...]  # sums that must be equal, each with the sum of its |terms|
 
 
 def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.ndarray:
-    """Return which numbers are close to float32 numbers, apart from integers and numbers of few bits."""
+    """Mark numbers that are close to float32 numbers, except integers and numbers of at most `bits` mantissa bits."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = numbers.astype(np.float32).astype(np.float64)
         close = abs(numbers - rounded) <= near * abs(numbers)
@@ -33,9 +33,9 @@ def in_float32(numbers: np.ndarray, near: float = 0.0, bits: int = BITS) -> np.n
 
 
 class Identities:
-    """A problem's function up to an order of derivatives, as a sum, and the identities of its derivatives."""
+    """Weighted sums of a problem's outputs and derivatives, and the identities between the derivatives."""
 
-    kind = ""  # the kind of the current checks
+    kind = ""  # kind of the checks in progress
 
     def __init__(self, problem: Problem, name: str, order: int, accuracy: float = 0.0) -> None:
         self.p, self.name, self.orders, self.accuracy = problem, name, range(1, order + 1), accuracy
@@ -48,21 +48,20 @@ class Identities:
         self.u = [problem.direction(x) for x in problem.x]
         self.sizes, self.lost = self._sizes()
         self.w = self._weights()
-        # Third derivatives are derivatives of a sum of second derivatives with these directions and weights of outputs.
+        # Third derivatives differentiate a sum of second derivatives with these directions and output weights.
         third = order == 3
         self.v = [problem.direction(x) for x in problem.x] if third else []
         self.h = self._weights() if third else []
-        self.still = [np.zeros_like(w) for w in self.h]  # without the part of the sum that belongs to `h`
+        self.still = [np.zeros_like(w) for w in self.h]  # zeros in place of `h`
         self.rest = [self.w, self.u, self.v, self.h]  # arguments of derivatives other than the inputs
-        # Random points and their outputs, by the number of the point. They depend only on the function and the seed,
-        # which are fixed for these checks.
+        # Cached random points and their outputs; the function and the seed do not change during these checks.
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
 
     def _sizes(self) -> tuple[Arrays, list[int]]:
-        """Return the size of each element of the outputs, a power of two, and how many in each output are rounding.
+        """Return the size of each output element, a power of two, and how many elements of each output rounding hides.
 
-        The size is the largest of the element, its change by a step of the size of the inputs, and its rounding
-        over `KNOWN`.
+        The size is the largest of the element, its extrapolated change for a step of the size of the inputs, and its
+        rounding error divided by `KNOWN`.
         """
         p, sizes, lost = self.p, [], []
         steps = [(h, p.outputs([x + h * u for x, u in zip(p.x, self.u, strict=True)])) for h in (2.0**-12, 2.0**-20)]
@@ -73,7 +72,7 @@ class Identities:
             noise = np.max(
                 [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
             )
-            if all(outputs[k].shape == y.shape for _, outputs in steps):  # rounding may form steps wider than last bits
+            if all(outputs[k].shape == y.shape for _, outputs in steps):  # float32 rounding forms wide steps
                 rows = [in_float32(a[k], 2.0**-34, 6) for a in (self.y, *(outputs for _, outputs in steps))]
                 few = np.all(rows, axis=0) & (steps[0][1][k] != y)
                 noise = np.where(few, np.fmax(noise, 2 * LOST * own), noise)
@@ -85,11 +84,11 @@ class Identities:
         return sizes, lost
 
     def _weights(self) -> Arrays:
-        """Return random cotangents, so that all elements of the outputs count alike."""
+        """Return random cotangents, scaled so that all output elements count equally."""
         return [w / size for w, size in zip(self.p.weights(self.y), self.sizes, strict=True)]
 
     def check(self, case: int | str, field: str, error: float, allowed: float, problem: str = "", **more: Any) -> Check:
-        """Return a check of the function, of an order or of all; if it fails, its note is the problem."""
+        """Return a check of the function, with `problem` as its note if the error exceeds `allowed`."""
         fields: dict[str, Any] = {"kind": self.kind, "note": "" if error <= allowed else problem, **more}
         row: dict[str, Any] = {"case": str(case), "field": field, "error": error, "tolerance": allowed}
         return Check(self.name, self.p.framework.name, "float64", **row, **fields)
@@ -102,15 +101,15 @@ class Identities:
         return self.p.arguments(self.p.x if x is None else x, *self.rest)
 
     def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
-        """Return the outputs and derivatives that are checked, from an order on."""
+        """Return the outputs (order 0) and derivatives of each order from `lowest` on."""
         return [self.p.results(order, a) for order in range(lowest, len(self.orders) + 1)]
 
     def _list_results(self, a: Arguments, lowest: int = 0) -> Arrays:
-        """Return the same in one list."""
+        """Return the outputs and derivatives of all orders from `lowest` on in one list."""
         return list(itertools.chain(*self._results(a, lowest)))
 
     def _compare_bits(self, what: str, calls: Sequence[Sequence[Arrays]]) -> Iterator[Check]:
-        """Check that calls returned equal bits."""
+        """Check that all calls returned bitwise equal results."""
         for order, (first, *repeated) in enumerate(zip(*calls, strict=True)):
             worst = any(a.tobytes() != b.tobytes() for other in repeated for a, b in zip(first, other, strict=True))
             yield self.check(order, PARTS[order], float(worst), 0.0, f"results differ {what}")
@@ -125,11 +124,11 @@ class Identities:
         return f"direction of {self._label(number - inputs - cotangents)}"
 
     def phi(self, order: int, x: Arrays) -> tuple[float, float]:
-        """Return a scalar function for finite differences, and the sum of its |terms|.
+        """Return the value of a scalar function for finite differences, and the sum of its |terms|.
 
-        It is sum <w, outputs> for order 1, sum <u, gradients> for order 2, sum <v, second derivatives along u> for
-        order 3. The latter two are linear in w. A random factor of w, which is divided out afterwards, reveals rounding
-        that does not change with the inputs.
+        The function is sum <w, outputs> for order 1, sum <u, gradients> for order 2, and sum <v, second derivatives
+        along u> for order 3. Orders 2 and 3 are linear in w. A random factor of w, which is divided out afterwards,
+        reveals rounding that does not change with the inputs.
         """
         if order == 1:
             return dot(self.w, self.p.outputs(x))
@@ -148,15 +147,15 @@ class Identities:
     def gradient(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
         """Return the framework's gradients of the scalar function of an order.
 
-        A nonzero `relative` is the size of random relative perturbations of all inputs. A `factor` of the cotangents is
-        divided out of the results.
+        `relative` is the size of random relative perturbations of all arguments. The cotangents are multiplied by
+        `factor`, and the results are divided by `factor`.
         """
         x, w, u, v = (self.p.perturb(arrays, relative) for arrays in (self.p.x, self.w, self.u, self.v))
         gradients = self.p.results(order, self.p.arguments(x, [factor * a for a in w], u, v, self.still))
         return [g / factor for g in gradients[: len(x)]]
 
     def rounded_gradient(self, order: int) -> list[Rounded]:
-        """Return the gradients, with rounding errors estimated from changes in the last bits of all numbers."""
+        """Return the gradients, with rounding errors estimated from changes in the last bits of all arguments."""
         repeated = [self.gradient(order, EPSILON) for _ in range(3)]
         repeated += [self.gradient(order, factor=self._factor()) for _ in range(3)]
         rounded = []
@@ -176,12 +175,13 @@ class Identities:
         return phi
 
     def adjoint(self, order: int) -> Iterator[Check]:
-        """Check derivatives with respect to arguments in which a sum is linear: they equal the sum at other values.
+        """Check the adjoint identities, which hold because sums are linear in cotangents and directions.
 
         For order 2, <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w. For order 3,
-        the sum is S = <v, derivative of <u, J^T w> with respect to x> + <h, J u>. Its derivatives with respect to w and
-        u are S with w' and without h, and S with z for u. Its derivative with respect to x, along z, is for the part
-        with v the same with v and z exchanged, and for the part with h a second derivative.
+        S = <v, derivative of <u, J^T w> with respect to x> + <h, J u> is differentiated. The derivative of S with
+        respect to w along w' is S with w' for w and 0 for h; with respect to u along z, it is S with z for u. In the
+        derivative with respect to x along z, v and z may be exchanged in the first term, and the second term gives a
+        second derivative.
         """
         p, other = self.p, self._weights()
         if order == 2:
@@ -213,7 +213,7 @@ class Identities:
             yield self._identity(3, field, three, [*self.rest, other, z], last)
 
     def symmetry(self, order: int) -> Iterator[Check]:
-        """Check that a derivative along several directions does not depend on their order."""
+        """Check that a derivative along several directions does not depend on the order of the directions."""
         p, directions = self.p, [self.u, *([self.v] if order == 3 else []), [self.p.direction(x) for x in self.p.x]]
 
         def sides(x: Arrays, w: Arrays, *directions: Arrays) -> Sides:
@@ -226,7 +226,7 @@ class Identities:
         yield self._identity(order, "all inputs", sides, [self.w, *directions], below)
 
     def _sum_below(self, weights: Sequence[Arrays], directions: Sequence[Arrays], order: int = 3) -> float:
-        """Return the sums of |terms| of all derivatives below an order, for weights of outputs and along directions."""
+        """Return the sum of |terms| of all derivatives below an order, for these output weights and directions."""
         p, total = self.p, 0.0
         for w in weights:
             gradients = p.gradients(p.x, w)
@@ -239,23 +239,24 @@ class Identities:
     def _identity(
         self, order: int, field: str, sides: Callable[..., Sides], rest: Sequence[Arrays], last: float
     ) -> Check:
-        """Compare sums that are equal; an error below the last bit of `last`, from which they derive, does not count.
+        """Compare sums that must be equal; errors below the last bit of `last` are ignored.
 
-        `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|.
+        `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|. The
+        sum of |terms| below this order, of which the sums are derivatives, is `last`.
         """
         arguments = self.p.x, *rest
         values, scales = np.array(sides(*arguments)).T
         scale = float(2 * scales.mean()) or last or 1.0
         apart = values[1:] - values[0]
         error = float(abs(apart).max()) / scale
-        # Estimate rounding from small changes of all numbers, which hardly change an error of the derivative.
+        # Estimate rounding from small changes of all arguments, which hardly change an error of the derivative.
         nudged = [
             np.array(sides(*(self.p.perturb(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
         ]
         rounding = max(float(abs((v[1:] - v[0]) - apart).max()) for v in nudged) / scale + EPSILON * last / scale
         rounding += self.accuracy
         allowed = MARGIN * (ROUNDING + min(rounding, max(UNSURE, self.accuracy)) + EPSILON * last / scale)
-        if order == 3:  # `last` lacks terms that cancel within a second derivative, and their last bits
+        if order == 3:  # `last` does not include terms that cancel within a second derivative
             rounding += MARGIN * EPSILON * last / scale
         unsure = allowed < error <= MARGIN * (ROUNDING + rounding)
         problem = f"{values[0]:.10g} on one side, {values[1 + abs(apart).argmax()]:.10g} on the other"
@@ -264,13 +265,13 @@ class Identities:
 
 
 def size_of(array: np.ndarray) -> float:
-    """Return the largest finite magnitude."""
+    """Return the largest finite magnitude in an array."""
     finite = abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
 def relative(array: np.ndarray, expected: np.ndarray, usual: float) -> float:
-    """Return the largest difference relative to the largest expected or usual magnitude; NaNs are equal."""
+    """Return the largest difference relative to the largest expected or usual magnitude; NaNs compare equal."""
     if array.shape != expected.shape:
         return math.inf
     same = (array == expected) | (np.isnan(array) & np.isnan(expected))

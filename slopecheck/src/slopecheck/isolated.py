@@ -3,7 +3,7 @@
 Each process plans the whole run, which is fast, and executes the units of one case after another, because units of a
 case share results. The parent counts the returned checks. The run therefore fails if a function calls ``os._exit`` or
 crashes without an exception, whatever the exit status. It also fails if a function exceeds its time limit.
-`running` also runs the checks of any function in a `Child`.
+`slopecheck.running` also uses a `Child`.
 """
 
 import atexit
@@ -28,17 +28,17 @@ from slopecheck.loading import LoadError
 from slopecheck.record import Check
 from slopecheck.units import Unit, missing, spoil_new_memory
 
-# For processes that share the processors. Otherwise NumPy's linear algebra libraries would start a thread for every
-# processor in each process, and waiting threads of the fast path would keep a processor busy.
+# Environment of processes that share the processors. Without it, NumPy's linear algebra libraries would start a thread
+# for every processor in each process, and waiting OpenMP threads would keep processors busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-PATIENCE = 1.0  # seconds between tests of whether a child has ended; its own children may keep its pipes open
+PATIENCE = 1.0  # seconds between tests whether a child is alive; the child's own children may keep its pipes open
 
 
-Plan = Callable[..., Sequence[Unit]]  # returns the units of a request, given by keyword
+Plan = Callable[..., Sequence[Unit]]  # maps a request, given as keyword arguments, to its units
 
 
 class Refused(ValueError):
-    """Planning failed: the message, and the traceback if a module raised an exception of its own (else "")."""
+    """Planning failed; `trace` is the traceback if the import of a module failed, else ""."""
 
     def __init__(self, text: str, trace: str = "") -> None:
         super().__init__(text)
@@ -46,7 +46,7 @@ class Refused(ValueError):
 
 
 class Ended(Exception):
-    """A child has ended; the message says how."""
+    """A child process has ended or exceeded its time limit, as the message says."""
 
 
 def merge_units(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
@@ -55,7 +55,7 @@ def merge_units(plan: Plan, requests: Sequence[Mapping[str, Any]]) -> list[Unit]
 
 
 def _end_with_parent() -> None:
-    """End this process and its children when the parent is gone, even while a user's function runs."""
+    """Wait for the parent to end, then kill this process and its children, even while a user's function runs."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -67,7 +67,7 @@ def _end_with_parent() -> None:
 def _begin(serve: Callable[..., None], *arguments: Any) -> None:
     """Set up the child process, then call `serve`."""
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # so that processes started by a user's function end with it, and none receives Ctrl-C
+        os.setpgrp()  # processes started by a user's function end with this one, and none receives Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
     serve(*arguments)
 
@@ -82,7 +82,7 @@ def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, A
         connection.send(("refused", str(error), "".join(traceback.format_exception(failed)) if failed else ""))
         return
     connection.send(("planned", [(unit.label, unit.weight, unit.group) for unit in units]))
-    with suppress(EOFError, BrokenPipeError):  # the parent was interrupted, or is gone
+    with suppress(EOFError, BrokenPipeError):  # the parent was interrupted or has ended
         while True:
             wanted, numbers = connection.recv()
             for number in numbers:
@@ -92,7 +92,7 @@ def _serve(connection: Connection, plan: Plan, requests: Sequence[Mapping[str, A
 
 @contextmanager
 def _sharing_processors(processes: int) -> Iterator[None]:
-    """Set the environment of new processes to `SHARING`, except variables set by the user, unless there is only one."""
+    """Add `SHARING` to the environment of several new processes, without overriding the user's variables."""
     unset = [name for name in SHARING if name not in os.environ] if processes > 1 else []
     os.environ.update({name: SHARING[name] for name in unset})
     try:
@@ -105,7 +105,8 @@ def _sharing_processors(processes: int) -> Iterator[None]:
 class Child:
     """A process that runs ``serve(connection, *arguments)``, and the parent's end of the connection.
 
-    The method "fork" keeps the memory of this process; "spawn" starts afresh and pickles `serve` and the arguments.
+    The method "fork" keeps the memory of this process; "spawn" starts a new
+    interpreter and pickles `serve` and the arguments.
     """
 
     def __init__(self, serve: Callable[..., None], arguments: Sequence[Any], method: str = "spawn") -> None:
@@ -127,7 +128,7 @@ class Child:
         atexit.unregister(self.kill)
         self.process.kill()
         if self.process.pid is not None and hasattr(os, "killpg"):
-            with suppress(ProcessLookupError, PermissionError):  # they have already ended, or not yet started
+            with suppress(ProcessLookupError, PermissionError):  # the processes have ended, or not yet started
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def give(self, seconds: float) -> None:
@@ -154,35 +155,36 @@ class Child:
         self.process.join()
         code = self.process.exitcode or 0
         names = {-number: f"was ended by signal {number.name}" for number in signal.Signals}
-        # Windows ends a process with such a status where others send a signal: 0xC0000005 is a segmentation fault.
+        # Where other systems send a signal, Windows sets a large status: 0xC0000005 is a segmentation fault.
         how = names.get(code, f"ended with status {code}" if code < 2**30 else f"ended with status 0x{code:08X}")
         raise Ended(f"the process that runs it {how}")
 
 
 class _Worker(Child):
-    """A process that plans and executes, and the numbers of the units that it has not answered yet."""
+    """A process that plans and executes units; `asked` holds the numbers of its unanswered units."""
 
     def __init__(self, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(_serve, [plan, list(requests)])
         self.asked: deque[int] = deque()
 
     def ask(self, what: str, numbers: Sequence[int]) -> None:
-        """Ask for the numbers of checks of units ("count"), or for the checks themselves ("execute")."""
+        """Request the number of checks of each unit ("count"), or the checks themselves ("execute")."""
         self.asked.extend(numbers)
         with suppress(OSError):  # the child has ended; `receive` reports how
             self.connection.send((what, numbers))
 
     def answer(self) -> tuple[int, Any]:
-        """Return the number of the unit that was requested first, and the answer."""
+        """Return the number of the first unanswered unit, and the child's answer."""
         answer = self.receive()
         return self.asked.popleft(), answer
 
 
 class Workers:
-    """Processes that plan a run and share its `units`; implementations are given by name.
+    """Processes that plan a run and share its `units`.
 
-    `plan` is a function at module level; each request is a mapping of its arguments. Raises `Refused` if they are
-    wrong or an implementation cannot be imported, and `Ended` if that ends a process. A unit may take `seconds`.
+    `plan` is a module-level function; each request is a mapping of its arguments, which name implementations. Raises
+    `Refused` if arguments are wrong or an implementation cannot be imported, and `Ended` if a process ends during
+    planning. `seconds` is the time limit of a unit.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class Workers:
     def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
         """Execute the units and yield each with its checks; the units of a case run in order in one process.
 
-        If a process ends or exceeds the time limit, its unit gets a failed check, and its remaining units are skipped.
+        If a process ends or exceeds the time limit, its unit gets a failed check and all remaining units are skipped.
         """
         try:
             for child in self._children:
@@ -238,7 +240,7 @@ class Workers:
             self._stop()
 
     def _hand_out(self, child: _Worker) -> None:
-        """Give a child the next case of its share, or the last case of the longest remaining share."""
+        """Assign a child the next case of its share, or the last case of the longest remaining share."""
         child.give(self._seconds)
         own = self._shares[self._children.index(child)]
         longest = max(self._shares, key=len)

@@ -16,8 +16,8 @@ class LoadError(ValueError):
 def load(name: str, what: str) -> Callable[..., Any]:
     """Import a function named ``"mymodule:function"`` or ``"package.module:Class.method"``.
 
-    The current directory is searched first. Raises ValueError, with a text that begins with `what`, if the name has
-    another form or there is no such function, and `LoadError` if its module fails.
+    The current directory is searched first. Raises ValueError, with a text that begins with `what`, if the name is
+    malformed or the function does not exist, and `LoadError` if the import of its module fails.
     """
     module, colon, path = name.partition(":")
     if not (module and colon and path):
@@ -29,7 +29,7 @@ def load(name: str, what: str) -> Callable[..., Any]:
         value = importlib.import_module(module)
         for part in path.split("."):
             value = getattr(value, part)
-    except BaseException as error:  # the module's statements may raise anything, also SystemExit
+    except BaseException as error:  # importing a user's module may raise any exception, even SystemExit
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         kind = ValueError if absent or (isinstance(error, AttributeError) and value is not None) else LoadError
         raise kind(f"{what} {name!r} cannot be loaded: {message_of(error)}") from error

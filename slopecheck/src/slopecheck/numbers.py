@@ -1,4 +1,4 @@
-"""Checks with special numbers: where a NaN spreads, and how float32 changes results."""
+"""Checks of the spread of NaN, and of results in float32."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,18 @@ from slopecheck.problem import DERIVATIVES, Arrays, dot, magnitude
 from slopecheck.record import Check
 from slopecheck.tolerances import EPS, MARGIN, RESPONSE, ROUNDING
 
-# Numbers of elements of each input set to NaN, and of random points that show which outputs depend on them. Many
-# points are needed, because a relu unit is inactive at half of them.
+# Number of elements of each input that are set to NaN, and number of random points that show which outputs depend on
+# these elements. Many points are needed, because a ReLU unit is inactive at half of them.
 SPOILT, ELSEWHERE = 6, 40
-SPLITS = 3  # number of random halves of the elements whose effects are added
+SPLITS = 3  # number of random splits of the elements into halves whose effects must add up
 FLOAT32 = EPS["float32"]
 LARGEST, SMALLEST = float(np.finfo("float32").max), float(np.finfo("float32").tiny)
 SCALED = "rescaled inputs would decide"
-COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # relative steps that show the rounding of a function in float32
+COARSE = (2.0**-20, 2.0**-12, 2.0**-4)  # relative steps that reveal the rounding of a function in float32
 
 
 class Numbers(Identities):
-    """The checks of one function with NaN and in float32."""
+    """Checks of one function with NaN in its inputs and in float32."""
 
     def nan(self) -> Iterator[Check]:
         """Check that a NaN in an input element reaches only outputs that depend on this element at some point."""
@@ -52,7 +52,7 @@ class Numbers(Identities):
             yield self.check(0, self._label(k), float(number), 0.0, problem, inconclusive=unsure)
 
     def _is_sum_of_elements(self, k: int, flat: int, chosen: Sequence[bool]) -> bool:
-        """Return whether each chosen output is a sum of functions of one element of the inputs each.
+        """Return whether each chosen output is a sum of terms that depend on a single input element each.
 
         If so, a zero that multiplies an element is a constant, not computed from other elements. The element `flat` of
         input `k` is not changed.
@@ -73,7 +73,7 @@ class Numbers(Identities):
         return True
 
     def _yield_points(self) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield the point and random points, with their outputs."""
+        """Yield the original point, then random points, each with its outputs."""
         yield self.p.x, self.y
         for n in range(ELSEWHERE):
             if n == len(self.elsewhere):
@@ -82,9 +82,9 @@ class Numbers(Identities):
             yield self.elsewhere[n]
 
     def _find_spread(self, k: int, flat: int) -> list[np.ndarray]:
-        """Mark output elements that become NaN with an input element, and that vary but never depend on it.
+        """Mark output elements that become NaN with an input element, although they vary independently of it.
 
-        The result is a mask for each output, or none if there is no such element.
+        Return a mask for each output, or an empty list if no element is marked.
         """
 
         def with_element(point: Arrays, value: float) -> Arrays:
@@ -105,7 +105,7 @@ class Numbers(Identities):
                 if any(a.shape != y.shape for a, y in zip((*other, *values), (*self.y, *self.y), strict=True)):
                     return []
                 suspects = [s & (a == b) for s, a, b in zip(suspects, other, values, strict=True)]
-            for v, a, y in zip(varied, values, self.y, strict=True):  # by more than rounding
+            for v, a, y in zip(varied, values, self.y, strict=True):  # beyond rounding
                 v |= abs(a - y) > ROUNDING * (abs(a) + abs(y))
         masks = [s & v for s, v in zip(suspects, varied, strict=True)]
         return masks if any(mask.any() for mask in masks) else []
@@ -164,7 +164,7 @@ class Numbers(Identities):
     def _estimate_last_bits(
         self, results: Sequence[Arrays], x: Arrays, w: Arrays, u: Arrays, v: Arrays, h: Arrays
     ) -> list[float]:
-        """Return the derivatives whose effects, for steps of the inputs' size, float32 does not resolve."""
+        """Return for each result the value whose effect, for steps of the inputs' size, is the last bit of float32."""
         outputs = [a for a in results[0] if a.size]
         sums = dot([a for a in w if a.size], outputs)[1]
         bits = [0.0] * len(results[0]) + [FLOAT32 * sums / magnitude(a) for a in x]
@@ -182,9 +182,9 @@ class Numbers(Identities):
         return bits
 
     def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[float]:
-        """Return the standard deviation of the rounding in float32 of each result.
+        """Return the standard deviation of the float32 rounding of each result.
 
-        It is estimated from fourth differences, along a direction, of the errors in float32: errors of the function
+        It is estimated from fourth differences of the float32 errors along a direction, because errors of the function
         itself change smoothly.
         """
         p, same = self.p, [[a.astype(np.float64) for a in arrays] for arrays in rest]

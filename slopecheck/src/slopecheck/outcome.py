@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from typing import Any
 
-# Largest number of last frames, and of last characters, of a traceback that are shown.
+# Largest numbers of frames and of characters that are shown from the end of a traceback.
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 
@@ -28,9 +28,9 @@ class NotOffered(Exception):
     """The subject of the checks does not support the request, for the reason in the message."""
 
 
-# Auxiliary outputs that a user's function has left out since this was last cleared.
+# Auxiliary outputs that a user's function has left out since this set was last cleared.
 LEFT_OUT: set[str] = set()
-# Tracebacks of exceptions by their notes; if several share a note, the first is shown.
+# Tracebacks of exceptions by the note of a check; of several exceptions with the same note, the first is kept.
 _TRACES: dict[str, str] = {}
 
 
@@ -46,7 +46,7 @@ def _keep_trace(error: BaseException, problem: str, hidden: tuple[str, ...]) -> 
 
 
 def trace_of(note: str) -> str:
-    """Return the traceback of the exception with a note; "" if there is none."""
+    """Return the traceback of the exception whose message ends a note; "" if there is none."""
     return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
 
 
@@ -91,8 +91,8 @@ def observe(call: Callable[[], Mapping[str, Any]], *hidden: str) -> Outcome:
         fields, problem = call(), ""
     except NotOffered:
         raise
-    except BaseException as error:  # any exception of the subject is a finding, also SystemExit
-        # In the main process this is the user's Ctrl-C, which processes of a run do not receive (isolated.py).
+    except BaseException as error:  # any exception of the subject is a finding, even SystemExit
+        # In the main process this is the user's Ctrl-C, which child processes do not receive (isolated.py).
         if isinstance(error, KeyboardInterrupt) and parent_process() is None:
             raise
         problem = message_of(error)

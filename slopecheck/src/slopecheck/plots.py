@@ -1,4 +1,4 @@
-"""Pictures of a report: the largest error of each operator and backend, and finite-difference curves."""
+"""Figures of a report: the largest error of each operator and backend, and finite-difference curves."""
 
 import io
 import math
@@ -51,12 +51,12 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
     value = ratio(check)
     colour = WITHIN(value) if check.passed else WRONG
     text = f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
-    if not math.isfinite(value):  # a NaN, an exception, or different bits
+    if not math.isfinite(value):  # a NaN, an exception, or a bitwise difference
         text = "NaN" if math.isnan(check.error) else "✗"
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, edgecolor="none"))
     light = check.passed and value < 0.62
     weight = "normal" if check.passed else "bold"
-    # Pages replace neither colour, since the text is on the cell's colour.
+    # Pages do not replace these text colours, which match the colour of the cell.
     axes.text(x, y, text, ha="center", va="center", color="#10202f" if light else "#ffffff", fontweight=weight)
 
 
@@ -95,7 +95,7 @@ def _line(check: Check) -> np.ndarray:
 
 
 def _curves(axes: mpl.axes.Axes, checks: Sequence[Check], terms: Terms) -> None:
-    """Draw one line for each curve, in one colour for a backend and dtype."""
+    """Draw a line for each curve; the colour shows the backend, the line style the dtype."""
     for (backend, dtype), group in group_by(checks, lambda c: (c.backend, c.dtype)).items():
         style = {"colors": terms.colours.get(backend, OTHER_COLOUR), "linestyles": DASHES[dtype]}
         axes.add_collection(LineCollection([_line(c) for c in group], **style, linewidths=0.9, alpha=0.75))

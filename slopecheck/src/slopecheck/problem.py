@@ -15,7 +15,7 @@ from slopecheck.frameworks import Framework, as_tuple
 from slopecheck.outcome import time_limit
 
 Arrays = list[np.ndarray]
-DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # by order
+DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # names by order
 
 
 class CallFailed(Exception):
@@ -26,7 +26,7 @@ class Miscounted(CallFailed):
     """A derivative returned a number of arrays that differs from the number of its arguments."""
 
 
-# The fields of `Arguments`, the lowest order of derivatives that has each, and the label of its members in a check.
+# The fields of `Arguments`, each with the lowest order of derivatives that uses it and the label of its members.
 ARGUMENT_GROUPS = {
     "inputs": (0, "{}"),
     "cotangents": (1, "cotangent {}"),
@@ -38,7 +38,7 @@ ARGUMENT_GROUPS = {
 
 @dataclass
 class Arguments:
-    """Arguments of a function and of its derivatives (`Framework.derivatives`), arrays of the framework or None."""
+    """Arguments of a function and its derivatives (see `Framework.derivatives`): arrays of the framework, or None."""
 
     inputs: list[Any]
     cotangents: list[Any]
@@ -55,8 +55,8 @@ class Problem:
 
     def __init__(self, framework: Framework, inputs: Sequence[Any], rng: np.random.Generator) -> None:
         self.framework, self.inputs, self.rng = framework, inputs, rng
-        self.names = _list_names(framework.function, len(inputs))  # of all inputs
-        # All array inputs in their original dtype, the indices of the floating ones, and these as float64.
+        self.names = _list_names(framework.function, len(inputs))  # names of all inputs
+        # All array inputs in their original dtype, the indices of floating inputs, and the floating inputs as float64.
         self.originals = {i: framework.to_host(value) for i, value in enumerate(inputs) if framework.takes(value)}
         self.wanted = [i for i, array in self.originals.items() if array.dtype.kind == "f"]
         self.x: Arrays = [self.originals[i].astype(np.float64) for i in self.wanted]
@@ -89,7 +89,7 @@ class Problem:
         second_directions: Sequence[np.ndarray | None] = (),
         cotangent_directions: Arrays | tuple[()] = (),
     ) -> Arguments:
-        """Return native arguments of the derivatives, without empty weights and directions that are None."""
+        """Return native arguments of the derivatives; empty weights and missing directions become None."""
         like = self.inputs[self.wanted[0]]
 
         def of_outputs(group: Sequence[np.ndarray]) -> list[Any]:
@@ -138,8 +138,8 @@ class Problem:
     def derivatives(self, order: int, a: Arguments, alone: int | None = None) -> list[Arrays]:
         """Return derivatives with respect to inputs, cotangents (from order 2 on) and directions (order 3).
 
-        Derivatives with respect to absent cotangents and directions are left out. With `alone`, only derivatives in
-        this floating input are requested; other inputs are constants. Raises CallFailed for a wrong shape.
+        Derivatives with respect to absent cotangents and directions are left out. With `alone`, only derivatives
+        for this floating input are requested; other inputs are constants. Raises CallFailed for a wrong shape.
         """
         chosen = range(len(self.wanted)) if alone is None else [alone]
         directions, second = ([group[k] for k in chosen] for group in (a.directions, a.second_directions))
@@ -161,7 +161,7 @@ class Problem:
         return list(chain(*self.derivatives(order, a))) if order else self.evaluate(a.inputs)
 
     def _check_shape(self, derivative: Any, like: np.ndarray, order: int, name: str) -> np.ndarray:
-        """Return a derivative, or zeros for None."""
+        """Return a derivative, or zeros for None; raise `CallFailed` for a wrong shape."""
         what = f"{DERIVATIVES[order]} in {name}"
         array = np.zeros_like(like) if derivative is None else self.host(derivative, what)
         if array.shape != like.shape:
@@ -169,7 +169,7 @@ class Problem:
         return array
 
     def evaluate(self, inputs: Sequence[Any]) -> Arrays:
-        """Call the function with native inputs; return its floating outputs, and empty arrays for others."""
+        """Call the function with native inputs; return its floating outputs, and empty arrays for other outputs."""
         self.calls += 1
         with time_limit(self.patience):
             values = as_tuple(self.framework.outputs(inputs))
@@ -186,15 +186,15 @@ class Problem:
         return [self.names[i] for i in self.wanted]
 
     def gradients(self, arrays: Arrays, weights: Arrays) -> Arrays:
-        """Return the vector-Jacobian product at a point, with weights of the outputs (empty for none)."""
+        """Return the vector-Jacobian product at a point; outputs with an empty array of weights are left out."""
         return self.derivatives(1, self.arguments(arrays, weights))[0]
 
     def second(self, *arrays: Any) -> list[Arrays]:
-        """Return the second derivatives for these `arguments`."""
+        """Return the second derivatives; parameters as for `arguments`."""
         return self.derivatives(2, self.arguments(*arrays))
 
     def third(self, *arrays: Any) -> list[Arrays]:
-        """Return the third derivatives for these `arguments`."""
+        """Return the third derivatives; parameters as for `arguments`."""
         return self.derivatives(3, self.arguments(*arrays))
 
     def perturb(self, arrays: Arrays, relative: float) -> Arrays:
@@ -204,7 +204,7 @@ class Problem:
     def direction(self, array: np.ndarray, gradient: np.ndarray | None = None) -> np.ndarray:
         """Return a random direction whose elements have the magnitude of the elements of the array.
 
-        Given a `gradient`, the direction has its signs, so that the contributions of all elements add up.
+        Given a `gradient`, the direction has the same signs, so that the contributions of all elements add up.
         """
         typical = magnitude(array)
         size = np.maximum(abs(array), typical if math.isfinite(typical) else 1.0)
@@ -217,16 +217,16 @@ class Problem:
 
 
 def _list_names(function: Any, number: int) -> list[str]:
-    """Return the parameters' names for a number of positional arguments; `input 1` stands for a missing name."""
+    """Return the names of the first `number` positional parameters; missing names become `input 1` and so on."""
     parameters: Mapping[str, inspect.Parameter] = {}
-    with suppress(TypeError, ValueError):  # functions written in C have no signature
+    with suppress(TypeError, ValueError):  # functions written in C may have no signature
         parameters = inspect.signature(getattr(function, "forward", function)).parameters
     named = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [*named, *(f"input {i}" for i in range(len(named), number))][:number]
 
 
 def magnitude(array: np.ndarray) -> float:
-    """Return the root mean square, or 1 for zeros; squares neither overflow nor underflow."""
+    """Return the root mean square of an array, or 1 for zeros, without overflow or underflow of squares."""
     largest = float(abs(array).max(initial=0.0))
     if not (largest > 0 and math.isfinite(largest)):
         return largest or 1.0

@@ -1,4 +1,4 @@
-"""Progress of a run: a line for each part when it is complete."""
+"""Progress of a run: a line for each completed part."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ def result(checks: Iterable[Check]) -> str:
 
 
 def verdict(checks: Iterable[Check], terms: Terms) -> str:
-    """Describe checks, with values and derivatives apart from other properties; "" if no check was made."""
+    """Describe failures, separately for values and derivatives and for other properties; "" without checks."""
     made, texts = [c for c in checks if c.offered], []
     for name, wanted in (("values and derivatives", False), ("properties", True)):
         group = [c for c in made if (c.kind in terms.properties) == wanted]
@@ -37,7 +37,7 @@ def follow(
 ) -> Iterator[tuple[Unit, list[Check], str]]:
     """Yield units and their checks as they arrive, with a line when a unit completes a part (else "").
 
-    `part_of` names the part of the run that a unit belongs to. Its time is the time spent waiting for its units.
+    `part_of` names the part of the run that a unit belongs to. The line gives the time spent waiting for its units.
     """
     left = Counter(map(part_of, units))
     checks: dict[str, list[Check]] = {part: [] for part in left}

@@ -1,7 +1,7 @@
 """Fixtures for the tests of other projects; pytest loads this module wherever slopecheck is installed.
 
 A pytest run that uses none of the fixtures imports no checks. A failure prints its reason without a traceback.
-With ``--verify-report DIR`` every result is kept, as a page and as JSON.
+With ``--verify-report DIR``, every result is saved as a page and as JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _save_result(request: pytest.FixtureRequest, result: Result) -> None:
 
 
 def require_pass(request: pytest.FixtureRequest, check: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-    """Return the result of a check; if it has not passed, let the test fail with only the message.
+    """Return the result of a check; if it has not passed, fail the test with only the message.
 
     In that case `check` raises an AssertionError with the attribute `result`.
     """

@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 
-# The attributes of a check, which are the columns of the table of checks in a report.json.
+# The attributes of a check, which are also the columns of the table of checks in a report.json.
 COLUMNS = {
     "operator": "operator, or the name of a function or calculator",
     "backend": "`gpu-host`, `judge`, the name of a user's function, or the framework that differentiates",
@@ -54,7 +54,7 @@ class Check:
 
     @property
     def failed(self) -> bool:
-        """Whether it did not pass; a check that was not offered, or is inconclusive, has neither passed nor failed."""
+        """Whether the check failed; a check that was not offered or is inconclusive has neither passed nor failed."""
         return not self.passed and self.offered and not self.inconclusive
 
     @property
@@ -64,7 +64,7 @@ class Check:
 
 
 def digest(array: np.ndarray) -> str:
-    """Return the first 64 bits of the SHA-256 of dtype, shape and bits; all NaN are treated as equal."""
+    """Return 64 bits of the SHA-256 of dtype, shape and data, in hexadecimal; all NaNs count as equal."""
     canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     state.update(np.ascontiguousarray(canonical).tobytes())

@@ -1,4 +1,4 @@
-"""Reports: ``report.json`` and its reader, pages from templates, and files that are written completely or not."""
+"""Reports: ``report.json`` and its reader, HTML pages from templates, and atomic replacement of files."""
 
 import json
 import math
@@ -59,9 +59,9 @@ def assemble(
 ) -> dict[str, Any]:
     """Assemble a report.
 
-    `skips` has pairs of a thing that did not run and the reason; `command` is the command line that repeats the run;
-    `environment` has everything on which results depend; `planned` is the number of planned checks without those of
-    kind ``empty``; `structures` describes the user's structures; `seconds` is the duration of the run.
+    `skips` has pairs of a skipped part and the reason; `command` is the command line that repeats the run;
+    `environment` describes everything on which results depend; `planned` is the number of planned checks, except those
+    of kind ``empty``; `structures` describes the user's structures; `seconds` is the duration of the run.
     """
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     return {
@@ -92,7 +92,7 @@ def encode_report(report: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a ``report.json``; raise `ReportError` if it cannot be read or is no JSON report of this version."""
+    """Read a ``report.json``; raise `ReportError` if it cannot be read or is not a JSON report of this version."""
     if not path.is_file():  # reading a pipe might wait forever
         raise ReportError(f"{path} is not a file")
     try:
@@ -113,7 +113,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
-    """Return a value of a report; raise TypeError, with its name, if it has none of the types."""
+    """Return a value of a report; raise TypeError with the value's name if its type is not among `types`."""
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         expected = " or ".join("null" if t is type(None) else t.__name__ for t in types)
         raise TypeError(f"its {name}: {json.dumps(value)[:100]}; expected {expected}")
@@ -128,7 +128,7 @@ TYPES |= dict.fromkeys((*NUMBERS, "order"), NUMBER) | {"digest": (str, type(None
 def checks_of(report: Mapping[str, Any]) -> list[Check]:
     """Return the checks of a report; an error that was not finite becomes NaN.
 
-    Raises TypeError, ValueError, LookupError or OverflowError for wrong columns, or for a value of another type.
+    Raises TypeError, ValueError, LookupError or OverflowError for wrong columns or values of a wrong type.
     """
 
     def restore(name: str, value: Any) -> Any:
@@ -147,7 +147,7 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
 
 
 def page(package: str, template: str, **values: Any) -> str:
-    """Return a page of HTML from one of the templates of a package."""
+    """Render an HTML page from a template of a package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
@@ -157,9 +157,9 @@ def page(package: str, template: str, **values: Any) -> str:
 
 
 def replace_files(folder: Path, files: Mapping[str, bytes], names: Iterable[str] = ()) -> None:
-    """Write files into a folder, which is created if necessary; remove files in `names` that are not among them.
+    """Write files into a folder, which is created if necessary; remove files in `names` that are not in `files`.
 
-    Raises OSError without space or permission; earlier files are then unchanged.
+    Raises OSError if space or permission is missing; earlier files are then unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as beside:

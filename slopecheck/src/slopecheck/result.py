@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The next step, by a cause that a remark names, else by the kind of check.
+# Advice on the next step: by words in the note of a check (CAUSES), else by the kind of check (NEXT).
 CAUSES = {
     "on a kink": "it is not differentiable here: check another point",
     "on a jump": "it is not continuous here: check another point",
@@ -87,15 +87,15 @@ def _printable(text: str) -> str:
 
 @dataclass
 class Result:
-    """Checks of one function; prints as a table.
+    """Checks of one function or calculator; prints as a table.
 
     Attributes
     ----------
     name : str
-        Name of the function.
+        Name of the function or calculator.
     checks : list of slopecheck.record.Check
     skipped : dict
-        Kinds of check that were skipped, and why.
+        Kinds of check that were skipped, with the reasons.
     seed : int
     """
 
@@ -107,7 +107,7 @@ class Result:
     seed: int = 0
     terms: Terms = field(default_factory=Terms, repr=False)
     what: str = "checks of its derivatives"
-    allowed: str = ""  # why inconclusive checks are allowed, "" if they are not
+    allowed: str = ""  # reason for allowing inconclusive checks, "" if they are not allowed
 
     @property
     def verdict(self) -> str:
@@ -133,7 +133,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """The verdict, and for the first check that has not passed, its message and the next step."""
+        """The verdict if no check failed or is inconclusive, else the number of these checks and the next step."""
         rows = self.failures or self.inconclusive
         if not rows:
             return self.verdict
@@ -146,7 +146,7 @@ class Result:
         return self.table(True)
 
     def table(self, every: bool) -> str:
-        """Return the table of checks that have not passed; with `every`, also of those that have, before them."""
+        """Return the table of checks that have not passed, after all passed checks if `every` is True."""
         from rich import box
         from rich.console import Console
         from rich.markup import escape
@@ -200,7 +200,7 @@ class Result:
         Parameters
         ----------
         path : str or Path
-            Such as ``"report.html"``, or ``"report.json"`` in the format of `report.assemble`.
+            File name, such as ``"report.html"``, or ``"report.json"`` for the format of `report.assemble`.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Result:
         Path(path).write_bytes(self.encode(path))
 
     def encode(self, path: str | Path) -> bytes:
-        """Return the content of a file as `save` writes it."""
+        """Return the bytes that `save` writes to a file of this name."""
         if Path(path).suffix == ".json":
             return encode_report(self.report())
         from slopecheck.plots import svg
@@ -226,7 +226,7 @@ class Result:
         return {**report, "verdict": self.verdict}
 
     def fill(self, make: Callable[[bool], P], timeout: float | None) -> P:
-        """Run the checks of a plan (`running.run`) and return it; an interrupt receives the attribute `result`."""
+        """Run the checks of a plan (`running.run`) and return the plan; a KeyboardInterrupt gets this `result`."""
         try:
             return run(make, timeout, self.checks)
         except KeyboardInterrupt as interrupt:
@@ -244,7 +244,7 @@ class DerivativeError(AssertionError):
 
     def __init__(self, result: Result) -> None:
         failed = result.failures or result.inconclusive
-        # The failure of an element is also in the line of its input.
+        # The line of an input already describes the failure of an element.
         told = [
             c for c in failed if c.kind != "elements" or not any(c.note in other.note for other in failed if other != c)
         ]

@@ -24,7 +24,7 @@ from slopecheck.units import spoil_new_memory
 
 PATIENCE = 2.0  # seconds until the progress bar appears
 STARTING = 60.0  # time limit in seconds for the imports of a process
-# Whether a new process needs nothing from this one, as on the command line, which names functions by their modules.
+# Whether a new process can import all it needs, as for the command line, which names functions by their modules.
 FRESH = ContextVar("FRESH", default=False)
 CALL = "call"  # kind of a step; if it fails, the steps up to the next of this kind are skipped
 # A message: the number of a step that starts, and calls so far; a check; or the expected number and cost of calls.
@@ -51,7 +51,7 @@ class Plan(ABC):
         """Return a failed check for a step that raised."""
 
     def cost(self) -> tuple[int, str]:
-        """Return how many calls all checks make, and describe their cost; return nothing if unknown."""
+        """Return the estimated number of calls of all checks, and a description of their cost (0 and "" if unknown)."""
         return 0, ""
 
 
@@ -59,7 +59,7 @@ P = TypeVar("P", bound=Plan)
 
 
 def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iterable[str] = ()) -> dict[str, str]:
-    """Return the skipped kinds of check and the reasons.
+    """Validate the options, and return the skipped kinds of check with the reasons.
 
     Raises TypeError if `skip` is not a mapping; ValueError if a kind is not in `kinds` or has no reason, or if a
     timeout is not positive.
@@ -78,7 +78,7 @@ def check_options(who: str, timeout: float | None, skip: Any = None, kinds: Iter
 
 
 def check_allowance(who: str, inconclusive: str, reason: str) -> str:
-    """Return the reason why inconclusive checks are allowed, "" if they are not; ValueError without a reason."""
+    """Return the reason for allowing inconclusive checks, or ""; raise ValueError if the two options disagree."""
     if inconclusive not in ("fail", "allow"):
         raise ValueError(f"{who}: inconclusive is {inconclusive!r}; expected 'fail' or 'allow'")
     if (inconclusive == "allow") != bool(reason.strip()):
@@ -89,7 +89,7 @@ def check_allowance(who: str, inconclusive: str, reason: str) -> str:
 
 
 def left_out_by(skips: Sequence[str]) -> dict[str, str]:
-    """Return kinds of check and reasons from words ``KIND=WHY``; raise ValueError if one has another form."""
+    """Return reasons by kind of check from options ``KIND=WHY``; raise ValueError if an option has another form."""
     left_out = {}
     for skip in skips:
         kind, _, why = skip.partition("=")
@@ -111,7 +111,7 @@ def _check_from(plan: Plan, number: int) -> Iterator[Message]:
     """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
     while number < len(plan.steps):
         yield number, plan.calls
-        rows = chain.from_iterable(map(plan.make, [number]))  # its exceptions are raised at the first row
+        rows = chain.from_iterable(map(plan.make, [number]))  # `make` is called, and may raise, at the first row
         problem = ""
         while not problem:
             outcome = observe(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]
@@ -163,7 +163,7 @@ def _check_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, me
 
 
 def _choose_method(make: Callable[[bool], Plan]) -> str:
-    """Return the start method: fork, unless a library does not survive it, or if `FRESH` and everything can be pickled.
+    """Return "spawn" if a library does not survive a fork, or if `FRESH` and `make` can be pickled; else "fork".
 
     Raises ValueError if no process can be started.
     """
@@ -176,7 +176,7 @@ def _choose_method(make: Callable[[bool], Plan]) -> str:
         return "fork"
     try:
         pickle.dumps(make)
-    except Exception as error:  # any error of user code
+    except Exception as error:  # pickling a user's object may raise any exception
         if not broken:
             return "fork"
         raise ValueError(
@@ -227,8 +227,8 @@ def _show_progress(plan: Plan) -> Iterator[Callable[[Message], None]]:
 def run(make: Callable[[bool], P], timeout: float | None, checks: list[Check]) -> P:
     """Run the checks of a plan and return it; checks are added to the list as they come.
 
-    `make` returns the plan; its argument is whether the process is a fork. `timeout` is a limit in seconds for each
-    step in another process; None runs all steps in this one.
+    `make` returns the plan; its argument says whether the process is a fork. `timeout` is the limit in seconds for each
+    step in a child process; None runs all steps in this process.
     """
     method = "" if timeout is None else _choose_method(make)
     plan = make(method == "fork")

@@ -10,15 +10,15 @@ from slopecheck.tolerances import KEEPS, MARGIN
 Function = Callable[[float], np.ndarray]  # maps a point to values (num_channels,)
 
 ORDER = 4  # order of the differences that detect jumps; for smooth functions, they fall with the fourth power
-SPAN = 16  # intervals of a window; the next window consists of `ORDER` of them
-LEVELS = 9  # nested windows, each a quarter of the previous one; the width of the last is 4e-6 of the first
-# The standard deviation of fourth differences of independent errors of deviation 1 is sqrt(1 + 16 + 36 + 16 + 1).
+SPAN = 16  # number of intervals of a window; the next window consists of `ORDER` of them
+LEVELS = 9  # number of nested windows, each a quarter of the previous one; a jump is located to 4e-6 of the first
+# The standard deviation of fourth differences of independent errors of unit variance is sqrt(1 + 16 + 36 + 16 + 1).
 SPREAD = 70.0**0.5
 LAST_BITS = 2.0**-53
-BESIDE = 2.0**-12  # spacing, relative to the first window, of the points next to a jump that show rounding
+BESIDE = 2.0**-12  # spacing, relative to the first window, of points next to a jump that reveal rounding
 NEIGHBOURS = slice(3, 9)  # stencils on each side with which a stencil of a scan is compared
 STANDS_OUT = 4.0
-SMOOTH = 4.0  # least ratio of the change of a channel in the last window to its change next to the jump
+SMOOTH = 4.0  # least ratio of a channel's change across a jump to its smooth change nearby
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def bound_rounding(points: np.ndarray, values: np.ndarray, noise: np.ndarray) ->
     """Return a bound on the effect of rounding on fourth differences of each channel, shape (num_channels,).
 
     `values` (num_points, num_channels) belong to equally spaced points; `noise` (num_channels,) is the standard
-    deviation of their rounding errors. The last bits of values and points are added.
+    deviation of their rounding errors. Last bits of values and points add to this noise.
     """
     slope = np.median(abs(np.diff(values, axis=0)), axis=0) / abs(points[1] - points[0])
     last_bits = LAST_BITS * (abs(values).max(axis=0) + slope * abs(points).max())
@@ -47,8 +47,8 @@ def bound_rounding(points: np.ndarray, values: np.ndarray, noise: np.ndarray) ->
 def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: float | None = None) -> Jump | None:
     """Search for a jump in a window, or only at its `centre`, by nested windows.
 
-    Each window is the part of the previous one with the largest fourth differences. A jump does not fall over the last
-    windows. It exceeds rounding: the given `noise` and that next to the jump (for float32 points, values form steps).
+    Each window is the part of the previous one with the largest fourth differences. A change is a jump
+    if it does not fall over the last windows, and exceeds `noise` and the rounding next to it (float32 forms steps).
     """
     largest: list[float] = []
     wide = high - low
@@ -72,7 +72,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
         middle = values[start + ORDER // 2]
         sides = values[[start, start + ORDER]] - middle
         change = np.where(abs(sides[0]) > abs(sides[1]), sides[0], sides[1])
-    smooth = ORDER * np.sort(abs(np.diff(values, axis=0)), axis=0)[-2]  # the largest one may contain the jump
+    smooth = ORDER * np.sort(abs(np.diff(values, axis=0)), axis=0)[-2]  # the largest difference may contain the jump
     jumps = abs(change) > SMOOTH * smooth + bound_rounding(points, values, noise)
     jumps[int(np.argmax(abs(change) / bound_rounding(points, values, noise)))] |= not jumps.any()
     return Jump(float((low + high) / 2), change, jumps)
@@ -91,9 +91,9 @@ def _measure_beside(f: Function, at: float, spacing: float) -> np.ndarray:
 
 
 def find_outliers(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
-    """Return the first points of outlying stencils of fourth differences, the largest outlier first.
+    """Return the first indices of outlying stencils of fourth differences, the largest outlier first.
 
-    If the last values are all equal, as beyond a cutoff, the start of this range is always included.
+    If the last values are all equal, as beyond a cutoff, the start of this constant range is always included.
     """
     fourth = np.empty(len(points) - ORDER)
     for i in range(len(fourth)):  # separate bounds, because values may differ by many powers of ten

@@ -1,4 +1,4 @@
-"""The verdict on a curve of central differences: on the roundoff floor, or falling with slope 2."""
+"""Verdict on the error curve of central differences: on the roundoff floor, or falling with slope 2."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Parameters that choose the range where truncation dominates, see `assess`.
+# Parameters of the range in which truncation dominates; see `assess`.
 FLOOR_STEPS = 4
 ABOVE_FLOOR = 10.0
 DECADES = 2.0
@@ -28,11 +28,11 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     `degree` is the polynomial degree of the function along the direction, None if it is not a polynomial.
 
     A curve is accepted if all errors are below their floors, which a wrong derivative does not achieve; up to degree 2
-    only such curves are accepted. Otherwise truncation must show, with slope 2 +- 0.1 in logarithms: the median of the
-    slopes between any two points (Theil and Sen), which is robust to one error increased by rounding. The range is
-    chosen from the data: a floor F / h is fitted to the `FLOOR_STEPS` smallest steps (F is the largest error * h). The
-    range begins at the smallest step above which all errors exceed `ABOVE_FLOOR` times that floor, and ends `DECADES`
-    decades higher, before the next order of truncation matters. A curve without such a range is rejected.
+    only such curves are accepted. Otherwise the truncation error must have slope 2 +- 0.1 in a log-log plot. The slope
+    is the median over all pairs of points (Theil and Sen), which is robust to single errors increased by rounding. The
+    range is chosen from the data: a floor F / h is fitted to the `FLOOR_STEPS` smallest steps (F is the largest error *
+    h). The range begins at the smallest step above which all errors exceed `ABOVE_FLOOR` times the floor, and ends
+    `DECADES` decades higher, before the next order of truncation matters. A curve without such a range is rejected.
     """
     h, e, bound = np.array(steps), np.array(errors), np.array(floors)
     if not np.isfinite(e).all():
@@ -47,7 +47,7 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
         )
     noise = np.max((e * h)[-FLOOR_STEPS:])
     below = np.flatnonzero(e <= ABOVE_FLOOR * noise / h)
-    # Steps descend, so that the range ends before the first error near the floor.
+    # Steps descend, so the range ends before the first error near the floor.
     end = int(below[0]) if below.size else len(h)
     inside = np.arange(len(h)) < end
     if end == 0 or h[0] / h[end - 1] < 10.0**DECADES:

@@ -10,9 +10,9 @@ from slopecheck.outcome import message_of
 
 
 def _split_frame(name: str) -> tuple[Path, int]:
-    """Return file and frame of ``file@frame``; the last frame if a file has the whole name.
+    """Split ``file@frame`` into file and frame number; the last frame if a file has the whole name.
 
-    Raises ValueError if there is no such file, or the frame is not an integer.
+    Raises ValueError if the file does not exist or the frame is not an integer.
     """
     if Path(name).is_file():
         return Path(name), -1

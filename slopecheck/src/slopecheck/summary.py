@@ -19,13 +19,13 @@ class Row:
     operator: str
     backend: str
     dtype: str
-    # Error in eps * scale of the accuracy check closest to its tolerance; None if there is none.
+    # Error, in eps * scale, of the accuracy check closest to its tolerance; None without accuracy checks.
     error: float | None
     tolerance: float | None
-    order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash without any
-    other_kinds: str  # other kinds of check as passed/all, or a dash, and the number not offered
+    order: str  # slope of differences farthest from 2, ``exact``, ``failed``, or a dash without differences
+    other_kinds: str  # passed/all checks of other kinds, or a dash, and the number not offered
     seconds: float
-    passed: bool | None  # whether no check failed; None if none was made
+    passed: bool | None  # whether all checks passed; None if no check was made
 
 
 def group_by(checks: Iterable[Check], key: Callable[[Check], K]) -> dict[K, list[Check]]:

@@ -1,4 +1,4 @@
-"""Shared by all commands: text that any terminal can show, finite numbers as options, and exit on signals."""
+"""Utilities of all commands: text that any terminal can show, options with finite numbers, and exit on signals."""
 
 import io
 import math
@@ -20,7 +20,7 @@ UNLIMITED = 240
 
 
 class Finite(click.FloatRange):
-    """A range of numbers that, unlike click's, refuses NaN, and infinity even where there is no limit."""
+    """A `click.FloatRange` that also rejects NaN and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, or fail as other click types do."""
@@ -38,7 +38,7 @@ def plain(text: str) -> str:
 
 
 def say(text: object, err: bool = False) -> None:
-    """Print a line that may contain foreign text, such as file names and messages of exceptions."""
+    """Print a line that may contain arbitrary text, such as file names and messages of exceptions."""
     click.echo(plain(str(text)), err=err)
 
 
@@ -62,7 +62,7 @@ def plain_console(stderr: bool = False) -> "Console":
 
 
 def mark(console: "Console", passed: bool | None) -> str:
-    """Return a coloured tick or cross, or a substitute that the encoding has; a dash for None."""
+    """Return a coloured tick or cross, or ASCII if the encoding requires it; a dash for None."""
     if passed is None:
         return "-"
     if console.options.ascii_only:
@@ -80,7 +80,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
 
     def handler(number: int, frame: Any) -> None:
         came.append(number)
-        interrupt = signal.getsignal(signal.SIGINT)  # tells Ctrl-C from a user function's KeyboardInterrupt
+        interrupt = signal.getsignal(signal.SIGINT)  # distinguishes Ctrl-C from a user's KeyboardInterrupt
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
     main = threading.current_thread() is threading.main_thread()

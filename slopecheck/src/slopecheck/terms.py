@@ -6,7 +6,7 @@ from typing import Any
 
 from slopecheck.environment import collect
 
-# Kinds of check that test more than values and derivatives, and their subjects.
+# Names of the properties that checks test in addition to values and derivatives, by kind of check.
 PROPERTIES = {
     "nan": "NaN locality",
     "repeat": "repeated calls",
@@ -18,7 +18,7 @@ PROPERTIES = {
     "unchanged": "unchanged arguments",
     "alone": "single requests",
 }
-# Settings on which results depend, by their place in a report.
+# Settings on which results depend, with the path of keys in a report.
 INFLUENCES = {
     "seed": ("seed",),
     "slopecheck": ("environment", "slopecheck", "version"),
@@ -34,13 +34,13 @@ def _no_remarks(cases: Sequence[str], operator: str) -> list[str]:
 class Terms:
     """Names and texts of a program; the defaults suit functions and calculators."""
 
-    environment: Callable[[], Mapping[str, Any]] = collect  # makes a report's environment
+    environment: Callable[[], Mapping[str, Any]] = collect  # returns a report's environment
     kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
     properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
     curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that measure an order
     influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # "commit" may be among them
-    # The name of a definition whose operators are its orders of derivatives.
+    # Name of the definition of each operator; the operators of one definition are its orders of derivatives.
     definitions: Mapping[str, str] = field(default_factory=dict)
-    remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # about failed cases of an operator
-    colours: Mapping[str, str] = field(default_factory=dict)  # of the curves of each backend
+    remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # remarks about failed cases of an operator
+    colours: Mapping[str, str] = field(default_factory=dict)  # colour of the curves of each backend
     legend: str = ""  # shown below the table of a run

@@ -1,7 +1,7 @@
-"""The one table of tolerances of functions and calculators, each with its reason.
+"""Tolerances of the checks of functions and calculators, each with its reason.
 
 The rounding of a function or calculator is not known but estimated. Errors are divided by their scale before they
-are compared, so a tolerance is a pure number.
+are compared with a tolerance, which is therefore a pure number.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """One row: the `kind` of check, the `unit` of its errors, the allowed `value`, and the reason."""
+    """Row of the table: the `kind` of check, the `unit` of its errors, the allowed `value`, and the reason."""
 
     kind: str
     unit: str
@@ -18,15 +18,15 @@ class Tolerance:
     reason: str
 
 
-# Machine epsilon by dtype of a check; real128 stands for sums kept as pairs of float64, which hold 106 bits.
+# Machine epsilon by dtype of a check; real128 denotes sums stored as pairs of float64, which hold 106 bits.
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "real128": 2.0**-105}
 BEST = 1e-7  # largest allowed error, at the best step, of a curve of central differences in float64
 
 MARGIN = 8.0  # factor between an estimated standard deviation and the allowed error
-SENSITIVE = 1e-6  # if rounding hides an error of this size at every step, a curve shows nothing
-UNSURE = 1e-7  # a larger relative rounding of a gradient is not trusted
+SENSITIVE = 1e-6  # a curve is not judged if rounding hides an error of this size at every step
+UNSURE = 1e-7  # largest relative rounding error of a gradient that is trusted
 ROUNDING = 2.0**-44  # relative difference of results that are computed in another order
-RESPONSE = 100.0  # of float32
+RESPONSE = 100.0  # float32: allowed error relative to the effect of changing all numbers by one epsilon
 KEEPS = 0.7  # fraction of its size that a jump keeps from one window to the next
 HALVED = 0.25  # tolerance for the binary logarithm of a ratio of errors
 

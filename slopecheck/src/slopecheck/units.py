@@ -27,11 +27,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of the run."""
+    """A part of a run that one process executes."""
 
     label: str
-    weight: float  # its fraction of the run's time
-    # The number of its checks, without kind ``empty``: only making these shows which elements have no terms.
+    weight: float  # fraction of the run's time
+    # Returns the number of checks, except those of kind ``empty``, which cannot be counted before they are made.
     planned: Callable[[], int]
     execute: Callable[[], list[Check]]  # makes the checks; an exception becomes a failed check of kind ``complete``
     group: str = ""  # consecutive units of one group share a case and the judge's results for it
@@ -43,12 +43,12 @@ def count_checks(checks: Iterable[Check]) -> int:
 
 
 def missing(operator: str, backend: str, dtype: str, case: str, number: float, note: str) -> Check:
-    """Return the failed check that stands for `number` checks that were planned but not made."""
+    """Return a failed check that represents `number` checks that were planned but not made."""
     return Check(operator, backend, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
 
 
 def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
-    """Return the check that stands for `number` checks that a user's function does not offer."""
+    """Return a check that represents `number` checks that a user's function does not offer."""
     absent = missing(task.operator, task.backend, task.dtype, label, number, note)
     return replace(absent, kind="not offered", field=", ".join(fields))
 
@@ -94,9 +94,9 @@ def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> U
 
 
 def spoil_new_memory() -> None:
-    """Let glibc fill new memory of this process, so that reads of uninitialised memory have visible effects.
+    """Make glibc fill new memory of this process, so that reads of uninitialised memory have visible effects.
 
-    New memory is often zero, which hides such errors. Here every byte becomes 0x7f, and each float nearly the largest.
+    New memory is often zero, which hides these errors. Every byte is set to 0x7f, and each float is nearly the largest.
     """
     with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; new memory gets the complement

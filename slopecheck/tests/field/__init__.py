@@ -1,4 +1,4 @@
-"""Correct and wrong functions and calculators for the checks, by us and in the style of others. They need torch."""
+"""Correct and wrong functions and calculators on which the checks are tested. The modules need torch."""
 
 from field.entry import rows
 from field.published import FIELD, TEXTBOOK

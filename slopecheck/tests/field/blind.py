@@ -1,7 +1,7 @@
-"""Functions like those in `field.strangers`, written before the last changes of the checks and judged once after them.
+"""Functions like those in `field.strangers`, written before the last changes of the checks and checked once after them.
 
-No check was changed because of them. First verdicts: all wrong functions failed. Of the correct ones, "n langevin"
-was inconclusive, and "cosine cutoff", whose second derivative jumps by 1e-9 next to the point, failed.
+No check was changed because of these functions. First verdicts: all wrong functions failed. Of the correct functions,
+"n langevin" was inconclusive, and "cosine cutoff", whose second derivative jumps at a distance of 1e-9, failed.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ EYE = torch.eye(3, dtype=torch.float64)
 
 
 class Average:
-    """Subtract the running mean of all calls from a number."""
+    """Square the difference between an input and its running mean over all calls."""
 
     mean = 0.0
 
@@ -126,7 +126,7 @@ KERNEL = np.array([0.5, -1.0, 0.25])
 
 
 def mixed(x, g, u):
-    """Return second derivatives of a^2 b, without the mixed ones."""
+    """Return second derivatives of a^2 b without the mixed derivative."""
     (a, b), (c,), (s, t) = x, g, u
     return (2 * b * c * s, 0 * b), (2 * a * b * s + a * a * t,)
 

@@ -1,6 +1,6 @@
-"""Calculators that someone else might write, correct and with a mistake; the checks were not tuned to them.
+"""Calculators as users might write them, correct or with one mistake; the checks were not tuned to these calculators.
 
-Each wrong one names the kind of check that must find it, each correct one the kinds that do not apply. They need ASE.
+`WRONG` names the kind of check that must find each mistake, `RIGHT` the kinds that do not apply. ASE is required.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ VOIGT = np.array([[0, 0], [1, 1], [2, 2], [1, 2], [0, 2], [0, 1]])
 
 
 class Pairs(Calculator):
-    """Sums exp(-r) (1 - (r / R)^2)^4 eV over pairs, times a charge of each atom."""
+    """A pair potential q_i q_j exp(-r) (1 - (r / R)^2)^4 eV, where the charge q of an atom depends on its element."""
 
     implemented_properties = ("energy", "free_energy", "forces", "stress")
     reach = 4.5
@@ -31,7 +31,7 @@ class Pairs(Calculator):
         return results
 
     def pair(self, r):
-        """Return energies and slopes."""
+        """Return pair energies and their derivatives with respect to the distance."""
         rest, decay = 1 - (r / self.reach) ** 2, np.exp(-r)
         return decay * rest**4, -decay * rest**4 - decay * 8 * r / self.reach**2 * rest**3
 
@@ -56,7 +56,7 @@ class Pairs(Calculator):
 
 
 class Changed(Pairs):
-    """A calculator whose results are changed by a function of the atoms and the results."""
+    """A pair potential whose results are replaced by `change(atoms, results)`."""
 
     def __init__(self, change):
         super().__init__()
@@ -87,7 +87,7 @@ class NearestImage(Pairs):
 
 
 class OldNeighbours(Pairs):
-    """A calculator that searches for neighbours only if the number of atoms changes."""
+    """A pair potential that rebuilds its neighbour list only if the number of atoms changes."""
 
     def neighbours(self, atoms):
         if len(getattr(self, "last", ())) != len(atoms):
@@ -106,7 +106,7 @@ class SortedByElement(Pairs):
 
 
 class Angles(Pairs):
-    """Adds a term for all angles within reach: the squared angle if `acos`, else a polynomial of its cosine."""
+    """A pair potential plus a sum over angles: of the angle if `acos`, else of a polynomial of its cosine."""
 
     def __init__(self, acos):
         super().__init__()
@@ -125,7 +125,7 @@ class Angles(Pairs):
         else:
             bend, turn = 0.01 * (c + 1 / 3) ** 2, 0.02 * (c + 1 / 3)
         results["energy"] += (bend * weight[first] * weight[second]).sum()
-        pulls = np.zeros_like(away)  # derivatives with respect to the vectors
+        pulls = np.zeros_like(away)  # derivatives with respect to the pair vectors
         for a, b in ((first, second), (second, first)):
             of_angle = (turn * weight[a] * weight[b] / r[a])[:, None] * (unit[b] - c[:, None] * unit[a])
             np.add.at(pulls, a, of_angle + (bend * slope[a] * weight[b])[:, None] * unit[a])
@@ -137,7 +137,7 @@ class Angles(Pairs):
 
 
 class Embedded(Pairs):
-    """Subtracts the square root of the density at each atom; `both`: forces use the densities at both atoms."""
+    """The negative square root of the density at each atom; with `both`, forces use the densities at both atoms."""
 
     def __init__(self, both=True):
         super().__init__()
@@ -154,7 +154,7 @@ class Embedded(Pairs):
 
 
 class Differences(Pairs):
-    """Forces from differences with a large step."""
+    """A pair potential with forces from central differences with a large step."""
 
     def changed(self, atoms, results):
         forces = np.zeros((len(atoms), 3))
@@ -174,7 +174,7 @@ class Single(Pairs):
 
 
 class Forward(Pairs):
-    """Forces act only on the first atom of each pair, as if a half list were taken for a full one."""
+    """A half neighbour list is treated as a full one, so forces act only on the first atom of each pair."""
 
     def neighbours(self, atoms):
         i, j, r, away = super().neighbours(atoms)
@@ -182,7 +182,7 @@ class Forward(Pairs):
 
 
 class Coulomb(Pairs):
-    """Charges without cutoff and without cell."""
+    """Coulomb interactions without a cutoff, which ignore the cell."""
 
     reach = 1e4
 
@@ -257,7 +257,7 @@ RIGHT = {
 
 
 def verdict(factory, skip=(), structures=(CRYSTAL, CLUSTER)):
-    """Return the results of the checks of a calculator; charges have no crystal."""
+    """Return the result of the checks of a calculator; `Coulomb` is checked only without a cell."""
     from slopecheck import check_calculator
 
     some = [a for a in structures if factory is not Coulomb or not a.pbc.any()]

@@ -1,4 +1,4 @@
-"""One mistake: description, expected check, and the verdicts of torch's own checks."""
+"""A table entry for one mistake: description, expected check, and the verdicts of torch's own checks."""
 
 import functools
 import warnings
@@ -15,7 +15,7 @@ class Mistake(NamedTuple):
     """A faulty function of torch tensors and its corrected version."""
 
     name: str
-    what: str  # the mistake in one sentence; project and number of the public issue
+    what: str  # the mistake in one sentence, with the project and number of the public issue
     faulty: Callable[..., Any]
     repaired: Callable[..., Any]
     inputs: tuple[torch.Tensor, ...]  # float64 or integers
@@ -23,17 +23,17 @@ class Mistake(NamedTuple):
     order: int = 1  # order of the derivatives for which it fails
 
     def check_derivatives(self, function: Callable[..., Any]) -> Result:
-        """Check the faulty or the repaired function, to second order or to the order of the mistake."""
+        """Check the faulty or the repaired function, at least to second order."""
         return check_derivatives(function, self.inputs, order=max(2, self.order), framework="torch", raises=False)
 
 
 def own(
     function: Callable[..., Any], gradient: Callable[..., Any], zeros: bool = True, context: bool = False
 ) -> Callable[..., Any]:
-    """Return a function of tensors with its own gradient.
+    """Return a function of tensors with a custom gradient.
 
-    `gradient` receives the cotangents and the inputs, preceded by autograd's `context` on request, and returns the
-    gradients of the inputs (None for integers). Absent cotangents are zeros with `zeros`, else None.
+    `gradient` receives the cotangents and the inputs, after autograd's context if `context` is True, and returns the
+    gradients of the inputs (None for integers). Absent cotangents are zeros if `zeros` is True, else None.
     """
 
     class Own(torch.autograd.Function):
@@ -60,7 +60,7 @@ def of(*values: Any) -> torch.Tensor:
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Return normally distributed float64 numbers, always the same for a seed."""
+    """Return normally distributed float64 numbers that depend only on the shape and the seed."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 

@@ -1,6 +1,6 @@
-"""Mistakes that people have made, as small functions of our own, each with its corrected version.
+"""Typical and published mistakes, reduced to small functions, each with its corrected version.
 
-`TEXTBOOK` has kinds of mistake that every check of derivatives must find; `FIELD` has public bugs of other projects.
+`TEXTBOOK` has mistakes that every check of derivatives must find; `FIELD` has public bugs of other projects.
 """
 
 import torch
@@ -11,22 +11,22 @@ from field.entry import Mistake, numbers, of, own
 
 
 def powers(x):
-    """Return the third power above 0, minus twice the square below."""
+    """Return x^3 for positive x, else -2 x^2."""
     return torch.where(x > 0, x**3, -2 * x**2)
 
 
 def wrong_below(gg, g, x):
-    """Return second derivatives of `powers`: below 0 they are -4, not -5."""
+    """Return second derivatives of `powers` with the wrong value -5 instead of -4 for negative x."""
     return gg * torch.where(x > 0, 3 * x**2, -4 * x), gg * g * torch.where(x > 0, 6 * x, -5.0)
 
 
 def wrong_sign(c, d, gg, g, x):
-    """Return third derivatives of a sine: the second term in x has the wrong sign."""
+    """Return third derivatives of a sine; the last term with respect to x has the wrong sign."""
     return c * x.cos() - d * g * x.sin(), -d * gg * x.sin(), -c * gg * x.sin() + d * gg * g * x.cos()
 
 
 def uneven(c, d, gg, g, x):
-    """Return third derivatives of the cube of a sum: the factors of the last one are 1."""
+    """Return third derivatives of the cube of a sum; the result with respect to x has wrong factors near 1."""
     total, factors = x.sum(), torch.linspace(0.9, 1.1, x.numel(), dtype=x.dtype).view_as(x)
     of_gg = 3 * c * total**2 + 6 * d.sum() * g * total
     of_x = 6 * c * gg.sum() * total + 6 * d.sum() * g * gg.sum()
@@ -122,11 +122,11 @@ def embedded(distance):
 
 def by_one_density(g, distance):
     a, b = torch.exp(-2.0 * distance), torch.exp(-distance)
-    return g * (0.5 / a.sqrt() * -2.0 * a - 2 * b * -2.0 * a)  # the last slope is at a; it must be at b
+    return g * (0.5 / a.sqrt() * -2.0 * a - 2 * b * -2.0 * a)  # the last factor must be the derivative of b, not of a
 
 
 def harmonics(x):
-    """Return an energy of products of components up to degree 3."""
+    """Return an energy that sums products of components up to degree 3."""
     return (x.sum(-1) + (x[:, 0] * x[:, 1]) ** 2 / 2 + x.prod(-1) ** 2).sum()
 
 
@@ -154,7 +154,7 @@ def padded_pairs(positions, first, second):
 
 
 def chosen_pairs(positions, first, second):
-    """Return the energy of pairs; a pair of an atom with itself is padding, left out before distances are computed."""
+    """Return the energy of pairs; pairs of an atom with itself are padding, removed before distances are computed."""
     real = first != second
     return torch.exp(-(positions[first[real]] - positions[second[real]]).norm(dim=-1)).sum()
 
@@ -215,17 +215,17 @@ ATOMS = (
     ),
 )
 
-# ---- how neighbours are counted and summed ---------------------------------------------------------------------------
+# ---- counts and sums over neighbours ---------------------------------------------------------------------------------
 
 
 def gather(x, rows):
-    """Return squares of rows."""
+    """Return the squares of the selected rows."""
     return x[rows] ** 2
 
 
 def by_narrow_offsets(g, x, rows):
     width = x.shape[1]
-    # int8 stands for the int32 of a large array: offsets from 128 on are wrong.
+    # int8 represents the int32 of a larger array: offsets from 128 on overflow.
     offsets = (rows.to(torch.int8) * width)[:, None] + torch.arange(width, dtype=torch.int8)
     terms = (2 * x[rows] * g).flatten()
     return torch.zeros_like(x).flatten().index_add(0, offsets.flatten().long() % x.numel(), terms).view_as(x), None
@@ -237,7 +237,7 @@ def in_any_order(g, x, rows):
 
 
 def of_full_blocks(g, x):
-    done = len(x) // 4 * 4  # the blocks of the launch; the last block is incomplete and left out
+    done = len(x) // 4 * 4  # only full blocks are launched, so the last elements are left out
     return torch.cat([g[:done] * x[:done].exp(), torch.zeros_like(x[done:])])
 
 
@@ -252,7 +252,7 @@ def softmax(scores, nodes):
 
 
 def shifted_softmax(scores, nodes):
-    """Return the same, computed from differences to the largest score of each node."""
+    """Return the softmax over the edges of each node, with the largest score of the node subtracted first."""
     largest = scores.new_full((2,), -torch.inf).scatter_reduce(0, nodes, scores.detach(), "amax")
     return softmax(scores - largest[nodes], nodes)
 
@@ -336,18 +336,18 @@ NEIGHBOURS = (
     ),
 )
 
-# ---- memory, and how derivatives are made differentiable -------------------------------------------------------------
+# ---- memory layouts and higher derivatives ---------------------------------------------------------------------------
 
 
 def memory_of(x):
-    """Return the values at which a kernel reads if it expects a contiguous array at the pointer."""
+    """Return the values that a kernel reads if it assumes a contiguous array at the data pointer."""
     return torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset())
 
 
 class Saved(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        ctx.twice = 2 * x  # neither input nor output, so autograd does not know its origin
+        ctx.twice = 2 * x  # neither an input nor an output, so autograd does not record how it was computed
         return ctx.twice**2
 
     @staticmethod
@@ -360,7 +360,7 @@ def scale_of(x):
 
 
 def bend_by_saved_scale(gg, g, x):
-    """Return second derivatives of x scale_of(x); the forward pass saves the scale, so it is a constant to autograd."""
+    """Return second derivatives of x scale_of(x); autograd treats the saved scale as a constant."""
     scale = scale_of(x).detach()
     a, b, ab = ((product).mean(-1, keepdim=True) for product in (gg * x, g * x, gg * g))
     of_x = 3 * a * b * x * scale**5 - (ab * x + a * g + b * gg) * scale**3

@@ -1,8 +1,8 @@
-"""Functions that someone else might write: wrong ones must not pass, correct ones must not fail.
+"""Functions as users might write them: wrong functions must not pass, correct functions must not fail.
 
-Functions that nobody can judge also count as wrong: those that compute in float32 inside, and points on a kink. Correct
-functions are taken at difficult points. Each row has a function, its inputs, and options of `check_derivatives`. The
-functions of `field.unseen` were written when the checks were finished.
+Functions whose derivatives cannot be judged also count as wrong: functions that compute in float32 internally, and
+functions at a kink. Correct functions are evaluated at difficult points. Each row has a function, its inputs, and
+optionally options of `check_derivatives`. The functions of `field.unseen` were written when the checks were finished.
 """
 
 import itertools
@@ -19,7 +19,7 @@ F = torch.nn.functional
 
 
 def kept_by_shape(function):
-    """Return a function that returns its first result again for arrays of the same shapes."""
+    """Cache the first result of a function for each combination of argument shapes."""
     known = {}
     return lambda *arrays: known.setdefault(tuple(map(np.shape, arrays)), function(*arrays))
 
@@ -29,7 +29,7 @@ def spaced(*shape):
 
 
 class Counting:
-    """A function that behaves like another one after a number of calls."""
+    """A function whose results change by 1 % after a number of calls."""
 
     def __init__(self, function, calls):
         self.function, self.left = function, itertools.count(calls, -1)
@@ -40,7 +40,7 @@ class Counting:
 
 X, S, U = numbers(5), numbers(3, 3), spaced(4)
 K = of(0.2, 1.0, -0.5)
-KEPT2, KEPT3 = kept_by_shape(lambda x: -x.sin()), kept_by_shape(lambda x: -x.cos())  # of the first call, at X
+KEPT2, KEPT3 = kept_by_shape(lambda x: -x.sin()), kept_by_shape(lambda x: -x.cos())  # results of the first call, at X
 SLOPE2 = own(lambda x: x.cos(), lambda g, x: g * KEPT2(x))
 SINE3 = own(lambda x: -x.sin(), lambda g, x: g * KEPT3(x))
 SINE = own(lambda x: x.sin(), lambda g, x: g * SLOPE2(x))
@@ -188,7 +188,7 @@ RIGHT = {
 
 
 def newton(a, to=1e-9):
-    """Return the square roots of numbers, one by one, within a solver's tolerance."""
+    """Return the square roots of numbers by Newton's method, each to the relative tolerance `to`."""
     y = np.ones_like(a) + a
     while not np.all(abs(y * y - a) <= to * a):
         y = np.where(abs(y * y - a) <= to * a, y, (y + a / y) / 2)
@@ -200,7 +200,7 @@ ROOT = {"vjp": lambda x, g: (g[0] / (2 * np.sqrt(x[0])),), "order": 1}
 
 
 def vjp(gradient):
-    """Return options with the gradient of a NumPy function of one input, computed from the cotangent and the input."""
+    """Return options for a NumPy function of one input, given `gradient(cotangent, input)`."""
     return {"vjp": lambda x, g: (gradient(g[0], *x),), "order": 1}
 
 
@@ -272,14 +272,14 @@ def jax_tables():
 
 
 def tables(module, framework):
-    """Return the wrong and the correct functions of a module in a framework."""
+    """Return the wrong and the correct functions of a module for a framework."""
     if framework == "jax":
         return module.jax_tables()
     return {"torch": (module.WRONG, module.RIGHT), "numpy": (module.NUMPY_WRONG, module.NUMPY_RIGHT)}[framework]
 
 
 def verdict(row):
-    """Return our verdict on a row of a table, and the result."""
+    """Check a row of a table; return the verdict and the result."""
     function, *inputs = row
     options = inputs.pop() if isinstance(inputs[-1], dict) else {}
     result = check_derivatives(function, tuple(inputs), raises=False, **options)
@@ -303,9 +303,9 @@ def verdict_of_others(row, framework):
     return "passed"
 
 
-@lru_cache  # depends on the modules, whose tables do not change; two pages use the verdicts
+@lru_cache  # cached because two pages use the verdicts; the tables of the modules do not change
 def verdicts_of(module, framework, tool):
-    """Return verdicts on wrong and correct functions of a module, by `check_derivatives` or by another tool."""
+    """Return the verdicts of a tool on the wrong and on the correct functions of a module."""
     judged = verdict_of_others if tool != "check_derivatives" else lambda row, _: verdict(row)[0]
     return tuple([judged(row, framework) for row in table.values()] for table in tables(module, framework))
 

@@ -1,4 +1,4 @@
-"""Functions like those in `field.strangers`, written when the checks were finished, which were not tuned to them."""
+"""Functions in the style of `field.strangers`, written after the checks were finished, to which nothing was tuned."""
 
 import numpy as np
 import torch
