@@ -1,4 +1,4 @@
-"""`check_derivatives` passes correct functions and finds wrong ones.
+"""`check_derivatives` passes correct functions and fails wrong functions.
 
 test_field.py has further correct and wrong functions of torch tensors.
 """
@@ -289,7 +289,7 @@ def test_mistakes_at_hard_points_do_not_pass(name):
 
     result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
     kinds = {c.kind for c in result.failures}
-    assert bool({"differences", "elements"} & kinds) == (name != "constant"), str(result)  # its gradient is 0
+    assert bool({"differences", "elements"} & kinds) == (name != "constant"), str(result)  # whose gradient is 0
 
 
 @torch_only

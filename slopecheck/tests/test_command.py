@@ -33,7 +33,7 @@ def command(tmp_path, monkeypatch):
 def test_a_function(command, tmp_path):
     """A correct function passes in all orders, a wrong gradient fails, and the comparison of the reports shows this."""
     names = ("--vjp", "cubes:gradient", "--vjp2", "cubes:second", "--vjp3", "cubes:third")
-    right = (*names, "--all", "--report", "right")  # the order is the number of derivatives
+    right = (*names, "--all", "--report", "right")  # the default order is the number of derivatives
     done = command(*FUNCTION, *right, "--skip", "nan=an example", "--timeout", "60")
     assert done.exit_code == 0, done.output
     assert "third derivatives" in done.output

@@ -59,7 +59,7 @@ def test_what_windows_lacks(monkeypatch):
     for module in (isolated, running):
         monkeypatch.setattr(module, "os", without(os, "fork", "killpg", "setpgrp"))
     for vjp, passed in ((gradient, True), (one_wrong_element, False)):
-        for timeout in (None, 60):  # 60 starts a new process
+        for timeout in (None, 60):  # a timeout starts a new process
             assert check_derivatives(cube, (X,), vjp=vjp, timeout=timeout, raises=False).passed == passed
     with pytest.raises(ValueError, match=r"^timeout: this system has no fork, and the function or inputs cannot be"):
         check_derivatives(lambda x: x, (X,), vjp=lambda x, g: g, timeout=60)

@@ -159,7 +159,7 @@ class Checks:
         yield self.check(label, ratio, 1.0, note=note, inconclusive=unsure)
 
     def compare_with_slopes(self, what: str, given: np.ndarray, claim: Claim, unit: float, scale: float) -> Compared:
-        """Compare the components in `given` with derivatives by differences with respect to the first coordinates."""
+        """Compare the components in `given` with scaled differences of `claim` along the first coordinates."""
         x = claim.x
         slopes = [claim.compute_slope(unit * np.eye(1, x.size, k).reshape(x.shape)) for k in range(given.size)]
         values, allowed = np.array(slopes).T / unit * [[scale], [abs(scale)]]
@@ -257,7 +257,7 @@ class Checks:
 
     def _rotation(self) -> np.ndarray:
         """Return a random rotation."""
-        from scipy.spatial.transform import Rotation  # ASE created the atoms, and requires SciPy
+        from scipy.spatial.transform import Rotation  # available, because ASE requires SciPy
 
         return np.asarray(Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
@@ -292,7 +292,7 @@ class Checks:
         if not self.periodic:
             return
         cells = self.rng.integers(-2, 3, (len(self.atoms), 3)) * self.atoms.pbc
-        cells[0] = self.atoms.pbc  # at least one atom moves
+        cells[0] = self.atoms.pbc  # move at least one atom
         positions = self.atoms.positions + cells @ np.array(self.atoms.cell)
         yield from self._compare_moved(positions)
 

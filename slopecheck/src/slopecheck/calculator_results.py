@@ -31,7 +31,7 @@ class Subject:
     name: str
     # The reused calculator; the check `history` tests whether its earlier computations affect results.
     _used: Any = None
-    # Results of `used` by quantity, under a digest of all data of the atoms that a calculator can read.
+    # Results of `used` by a digest of all data of the atoms that a calculator can read, then by quantity.
     _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property

@@ -104,7 +104,7 @@ class Calls(Identities):
         yield from self._compare_calls(f"with {THREADS} threads", lambda part: map(part.p.framework.threads, THREADS))
 
     def _compare_calls(self, what: str, contexts: Callable[["Calls"], Iterable[Any]]) -> Iterator[Check]:
-        """Check that calls, each in a context, give bitwise equal results; name a framework function that fails."""
+        """Check that calls, each in a context, give bitwise equal results; name the framework function at fault."""
 
         def check(part: Calls) -> list[Check]:
             calls = []
@@ -166,7 +166,7 @@ class Calls(Identities):
             yield from add_up(order, "outputs", choices, len(many))
 
     def _only(self, **numbers: int | None) -> Arguments:
-        """Return arguments in which each named group keeps only the value with this number, or no value for None."""
+        """Return arguments in which each named group keeps only the value of the given number (None: no value)."""
         a = self._arguments()
         for group, k in numbers.items():
             setattr(a, group, [value if i == k else None for i, value in enumerate(getattr(a, group))])
@@ -208,7 +208,7 @@ class Calls(Identities):
         for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
             with suppress(Exception):  # the function may not be differentiable by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
-                again = part.compare_in_layout(part._arguments().inputs)  # fails for random functions
+                again = part.compare_in_layout(part._arguments().inputs)  # this check fails for random functions
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
                     return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
         return ""

@@ -36,7 +36,7 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
     fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # drop steps that leave the domain
-    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # drop one sign: a steep function
+    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # rounding has both signs
     if not fourth.size:
         return 2.0**-54 * scale
     largest = float(abs(fourth).max()) or 1.0  # divided out, because squares may overflow
@@ -47,7 +47,7 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
 class Rounded:
     """An array and the estimated rounding errors of its elements.
 
-    `seen` is the full change of the array with the last bits of the inputs, of which `rounding` may be only a part. A
+    `seen` is the full change of the array when the last bits of the inputs change; `rounding` may be limited to less. A
     result whose error is below `seen` cannot be distinguished from a correct one.
     """
 
@@ -63,7 +63,7 @@ class Rounded:
     def turning(self, size: np.ndarray) -> float:
         """Return the relative change of the array per relative change of the inputs, at least 1.
 
-        The relative truncation error for a step of relative length h is about the square of h times this number.
+        The relative truncation error for a step of relative length h is about (h times this number) squared.
         """
         total = float(np.sum(abs(self.values) * size))
         factor = float(np.sum(self.doubt * size)) / EPSILON / total if total > 0 else 1.0
@@ -119,8 +119,8 @@ class Part:
 class Claim:
     """The claimed gradient of a function `phi` at a point `x`, to be compared with differences.
 
-    `noise` is the rounding error of the function (`estimate_noise`). A derivative along a direction below `least` is
-    not reported if rounding hides its error.
+    `noise` is the rounding error of the function (`estimate_noise`). An error that
+    rounding hides is reported only if the derivative exceeds `least`.
     """
 
     phi: Scalar
@@ -150,7 +150,7 @@ class Claim:
             gap = difference(x + h * v, x - h * v)
             change = phi(x + h * v) - phi(x - h * v)
             product, size = dot([gradient.values, gradient.values], gap)
-            if not size > MARGIN * noise:  # for a vanishing gradient, relative to the function's value
+            if not size > MARGIN * noise:  # relative to the function's value if the gradient vanishes
                 size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
             rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
             errors.append((change - product) / size)
@@ -167,7 +167,7 @@ class Claim:
         if not np.isfinite([*high, *low, middle]).all():  # the point lies at the end of the domain
             return ""
         gap, within = abs(high[-1] - low[-1]), max(float(np.ptp(high)), float(np.ptp(low)))
-        # Only across a jump do values change much more than on one side of the point.
+        # Across a jump, values change much more than on either side; smooth functions and rounding do not.
         if gap > MARGIN * within and gap > LAST_BITS * max(abs(high[-1]), abs(low[-1])):
             return f"the point lies on a jump: values are {low[-1]:.6g} before it and {high[-1]:.6g} after it"
         seen = [

@@ -18,7 +18,7 @@ from slopecheck.record import Check
 from slopecheck.result import DerivativeError, Result
 from slopecheck.running import CALL, PATIENCE, Plan, check_allowance, check_options
 
-LEAST = 100  # smallest limit on the number of calls
+LEAST = 100  # smallest accepted limit on the number of calls
 
 
 def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
@@ -206,7 +206,7 @@ class _Plan(Plan):
         forked: bool,
     ) -> None:
         self.name, self.order, self.accuracy, self.limit = name, order, accuracy, limit
-        self.miscounted = False  # whether a check has reported a wrong number of derivatives, to report it only once
+        self.miscounted = False  # whether a wrong number of derivatives, which is reported only once, was reported
         self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
         if not any(x.size for x in self.problem.x):
             number = next((x for x in inputs if isinstance(x, float)), None)

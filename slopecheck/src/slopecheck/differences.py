@@ -18,7 +18,7 @@ from slopecheck.tolerances import MARGIN, SENSITIVE, UNSURE
 
 ELEMENTS = 200  # elements of each input that are compared individually
 GROUPS = 40  # number of groups of the other elements; each is compared as a whole
-WORK = 2_000_000  # at most WORK / size elements of an input of this size are compared individually
+WORK = 2_000_000  # at most WORK / size elements of an input are compared individually; size: its number of elements
 GUESSED = 12  # number of elements from which the cause of a mistake is guessed
 ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # scale factors of directions near the end of a domain or where a function is steep
 APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point; the first one in the domain is used
@@ -57,7 +57,7 @@ class Differences(Identities):
             claim = Claim(phi, g, x, noise, LEAST * scale)
             verdict = claim.examine(v, scale, self.sensitive)
             elements = self._elements(order, k, claim, sizes)
-            # Steps of the size of large elements may move small ones out of the domain or across a pole.
+            # Steps of the size of large elements may move small elements out of the domain or across a pole.
             narrow = np.where(x == 0, v, np.clip(v, -abs(x), abs(x)))
             for zoom in ZOOMS if verdict.problem else ():
                 near = replace(claim, noise=self._estimate_noise(phi, x, zoom * narrow, scale))

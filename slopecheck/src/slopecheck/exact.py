@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 SMALL = 2.0**-400  # products of larger numbers and the rounding errors of these products do not underflow
-MANY = 512  # up to this many numbers, Python adds as fast as NumPy
+MANY = 512  # up to this many numbers, Python's sum is as fast as NumPy's
 SPLITTER = 2.0**27 + 1  # splits a float64 into two halves of 26 bits each (G. W. Veltkamp)
 
 

@@ -195,7 +195,7 @@ class Torch(Framework):
                     return function(*given[: len(args)], **dict(zip(names, given[len(args) :], strict=True)))
 
                 name = resolve_name(function) or ""
-                if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` depends on the layout
+                if name.startswith("torch.") and "as_strided" not in name:  # `as_strided` itself depends on layouts
                     found.append((name, Torch(alone), [values[i].detach() for i in at]))
                 return function(*args, **(kwargs or {}))
 
@@ -207,7 +207,7 @@ class Torch(Framework):
         return found
 
     def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
-        """Return views of the inputs, of which the wanted ones require gradients."""
+        """Return views of the inputs; the `wanted` inputs require gradients."""
         leaves = [x.detach() if self.takes(x) else x for x in inputs]
         for i in wanted:
             leaves[i].requires_grad_()

@@ -17,7 +17,7 @@ EPSILON = EPS["float64"]
 PARTS = tuple(f"{name}s" for name in DERIVATIVES)
 STIRS = (2.0**-52, 2.0**-44, 2.0**-35, 2.0**-26)  # relative perturbations that reveal the rounding of results
 # The weight of an output is the reciprocal of its size, so that small outputs count as much as large ones. Rounding
-# errors above the fraction KNOWN of the size increase it; an output with errors above the fraction LOST is not judged.
+# errors above KNOWN times the size increase the size; an output with errors above LOST times the size is not judged.
 KNOWN, LOST = 2.0**-44, 2.0**-24
 PATIENCE = 5.0  # least time limit of later calls in seconds; NaN and float32 keep some loops from ending
 BITS = 12  # numbers of at most this many mantissa bits are no evidence of float32
@@ -97,7 +97,7 @@ class Identities:
         return self.p.floating[k]
 
     def _arguments(self, x: Arrays | None = None) -> Arguments:
-        """Return new native arguments, at the given or the original point."""
+        """Return new native arguments at the point `x` (default: the original point)."""
         return self.p.arguments(self.p.x if x is None else x, *self.rest)
 
     def _results(self, a: Arguments, lowest: int = 0) -> list[Arrays]:
@@ -141,11 +141,11 @@ class Identities:
         return value / factor, scale / factor
 
     def _factor(self) -> float:
-        """Return a random number that differs from 1 only in its last 12 bits."""
+        """Return a random number from 1 + 2^-40 to 1 + 2^-32."""
         return 1 + 2.0**-40 * float(self.p.rng.integers(1, 256))
 
     def gradient(self, order: int, relative: float = 0.0, factor: float = 1.0) -> Arrays:
-        """Return the framework's gradients of the scalar function of an order.
+        """Return the framework's gradients of the scalar function `phi` of an order.
 
         `relative` is the size of random relative perturbations of all arguments. The cotangents are multiplied by
         `factor`, and the results are divided by `factor`.
@@ -241,8 +241,8 @@ class Identities:
     ) -> Check:
         """Compare sums that must be equal; errors below the last bit of `last` are ignored.
 
-        `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|. The
-        sum of |terms| below this order, of which the sums are derivatives, is `last`.
+        `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|.
+        `last` is the sum of |terms| of the lower derivatives that were differentiated.
         """
         arguments = self.p.x, *rest
         values, scales = np.array(sides(*arguments)).T

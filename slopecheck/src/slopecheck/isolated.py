@@ -31,7 +31,7 @@ from slopecheck.units import Unit, missing, spoil_new_memory
 # Environment of processes that share the processors. Without it, NumPy's linear algebra libraries would start a thread
 # for every processor in each process, and waiting OpenMP threads would keep processors busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-PATIENCE = 1.0  # seconds between tests whether a child is alive; the child's own children may keep its pipes open
+PATIENCE = 1.0  # seconds between checks that a child is alive; the child's own children may keep its pipes open
 
 
 Plan = Callable[..., Sequence[Unit]]  # maps a request, given as keyword arguments, to its units

@@ -7,7 +7,7 @@ from typing import NamedTuple
 class CheckKind(NamedTuple):
     """The property that a kind of check tests for a function and for a calculator; "" where it does not apply.
 
-    For functions, `lowest` is the lowest order of derivatives with this check, and `each` adds all higher orders.
+    For functions, the check is made for derivatives of order `lowest` and, with `each`, of every higher order.
     """
 
     function: str = ""

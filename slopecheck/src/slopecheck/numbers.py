@@ -82,7 +82,7 @@ class Numbers(Identities):
             yield self.elsewhere[n]
 
     def _find_spread(self, k: int, flat: int) -> list[np.ndarray]:
-        """Mark output elements that become NaN with an input element, although they vary independently of it.
+        """Mark output elements that vary and never depend on an input element, but become NaN with the element.
 
         Return a mask for each output, or an empty list if no element is marked.
         """
@@ -178,7 +178,7 @@ class Numbers(Identities):
             sums += dot(v, results[2][: len(x)])[1] + dot(others, of_cotangents)[1]
             of_inputs = [FLOAT32 * sums / magnitude(a) for a in x]
             of_outputs = [FLOAT32 * (size_of(y) + size_of(s)) for y, s in zip(outputs, of_cotangents, strict=True)]
-            bits += of_inputs + of_outputs + of_inputs  # directions have the size of the inputs
+            bits += of_inputs + of_outputs + of_inputs  # directions are as large as the inputs
         return bits
 
     def _noise_in_float32(self, rest: Sequence[Arrays]) -> list[float]:

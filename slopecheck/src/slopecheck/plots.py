@@ -22,7 +22,7 @@ from slopecheck.tolerances import EPS
 INK = "#1d2129"
 MUTED = "#8a919c"
 WRONG = "#c62828"
-# Light for errors far below the tolerance, dark at the tolerance; errors above it are red.
+# Errors far below the tolerance are light, errors near the tolerance dark; errors above the tolerance are red.
 WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
 OTHER_COLOUR = "#56b4e9"  # for functions and calculators; from the palette of Okabe and Ito, like `Terms.colours`
 DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}

@@ -69,7 +69,7 @@ class Problem:
         ]
 
     def native(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Return the inputs with the floating ones replaced by `arrays`."""
+        """Return the inputs with the floating inputs replaced by `arrays`."""
         inputs = self.as_given()
         for i, array in zip(self.wanted, arrays, strict=True):
             inputs[i] = self.framework.from_host(array, self.inputs[i])

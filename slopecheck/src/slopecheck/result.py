@@ -226,7 +226,7 @@ class Result:
         return {**report, "verdict": self.verdict}
 
     def fill(self, make: Callable[[bool], P], timeout: float | None) -> P:
-        """Run the checks of a plan (`running.run`) and return the plan; a KeyboardInterrupt gets this `result`."""
+        """Run the checks of a plan (`running.run`) and return the plan; a KeyboardInterrupt gets a `result`."""
         try:
             return run(make, timeout, self.checks)
         except KeyboardInterrupt as interrupt:

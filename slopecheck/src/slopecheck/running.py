@@ -26,7 +26,7 @@ PATIENCE = 2.0  # seconds until the progress bar appears
 STARTING = 60.0  # time limit in seconds for the imports of a process
 # Whether a new process can import all it needs, as for the command line, which names functions by their modules.
 FRESH = ContextVar("FRESH", default=False)
-CALL = "call"  # kind of a step; if it fails, the steps up to the next of this kind are skipped
+CALL = "call"  # kind of a step whose failure skips all steps up to the next step of this kind
 # A message: the number of a step that starts, and calls so far; a check; or the expected number and cost of calls.
 Message = tuple[int, int] | list[Check] | tuple[int, str]
 
@@ -48,7 +48,7 @@ class Plan(ABC):
 
     @abstractmethod
     def lost(self, number: int, text: str) -> Check:
-        """Return a failed check for a step that raised."""
+        """Return a failed check for a step that raised an exception."""
 
     def cost(self) -> tuple[int, str]:
         """Return the estimated number of calls of all checks, and a description of their cost (0 and "" if unknown)."""
@@ -108,10 +108,10 @@ def _find_next(plan: Plan, number: int, lost: bool) -> int:
 
 
 def _check_from(plan: Plan, number: int) -> Iterator[Message]:
-    """Run the checks from a step on; an exception becomes a failed check and does not affect earlier ones."""
+    """Run the checks from a step on; an exception becomes a failed check and does not affect earlier checks."""
     while number < len(plan.steps):
         yield number, plan.calls
-        rows = chain.from_iterable(map(plan.make, [number]))  # `make` is called, and may raise, at the first row
+        rows = chain.from_iterable(map(plan.make, [number]))  # `make` is called at the first row, where it may raise
         problem = ""
         while not problem:
             outcome = observe(lambda rows=rows: {"checks": list(islice(rows, 1))})  # type: ignore[misc]

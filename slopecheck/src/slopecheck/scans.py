@@ -9,7 +9,7 @@ from slopecheck.tolerances import KEEPS, MARGIN
 
 Function = Callable[[float], np.ndarray]  # maps a point to values (num_channels,)
 
-ORDER = 4  # order of the differences that detect jumps; for smooth functions, they fall with the fourth power
+ORDER = 4  # order of the differences that detect jumps; for smooth functions they fall with spacing^4
 SPAN = 16  # number of intervals of a window; the next window consists of `ORDER` of them
 LEVELS = 9  # number of nested windows, each a quarter of the previous one; a jump is located to 4e-6 of the first
 # The standard deviation of fourth differences of independent errors of unit variance is sqrt(1 + 16 + 36 + 16 + 1).
@@ -48,7 +48,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     """Search for a jump in a window, or only at its `centre`, by nested windows.
 
     Each window is the part of the previous one with the largest fourth differences. A change is a jump
-    if it does not fall over the last windows, and exceeds `noise` and the rounding next to it (float32 forms steps).
+    if it does not fall over the last windows and exceeds rounding: `noise`, and steps of float32 values next to it.
     """
     largest: list[float] = []
     wide = high - low

@@ -52,7 +52,7 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     inside = np.arange(len(h)) < end
     if end == 0 or h[0] / h[end - 1] < 10.0**DECADES:
         return Curve(best, None, f"truncation dominates over less than {DECADES:.0f} decades of steps")
-    # The last factor includes the step that completes the decades.
+    # The last factor includes the step at which the decades are complete.
     inside &= h <= h[end - 1] * 10.0**DECADES * (h[0] / h[1])
     x, y = np.log(h[inside]), np.log(e[inside])
     i, j = np.triu_indices(len(x), 1)

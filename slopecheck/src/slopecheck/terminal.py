@@ -140,7 +140,7 @@ class Commands(click.Group):
             status = 1
             if not isinstance(error, BrokenPipeError):
                 line = f"Error: {error.filename or 'the output'} cannot be used: {error.strerror or error}"
-        finally:  # also if click exits because of a closed pipe
+        finally:  # even if click exits because of a closed pipe
             with suppress(OSError):
                 if line:
                     say(line, err=True)

@@ -37,10 +37,10 @@ class Terms:
     environment: Callable[[], Mapping[str, Any]] = collect  # returns a report's environment
     kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
     properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
-    curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that measure an order
-    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # "commit" may be among them
+    curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that measure a slope
+    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # may include "commit"
     # Name of the definition of each operator; the operators of one definition are its orders of derivatives.
     definitions: Mapping[str, str] = field(default_factory=dict)
     remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # remarks about failed cases of an operator
     colours: Mapping[str, str] = field(default_factory=dict)  # colour of the curves of each backend
-    legend: str = ""  # shown below the table of a run
+    legend: str = ""  # text below the table of a run

@@ -98,8 +98,8 @@ def spoil_new_memory() -> None:
 
     New memory is often zero, which hides these errors. Every byte is set to 0x7f, and each float is nearly the largest.
     """
-    with suppress(OSError, AttributeError, TypeError):  # another C library, or system
-        ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; new memory gets the complement
+    with suppress(OSError, AttributeError, TypeError):  # another C library or system
+        ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; memory is filled with the complement
 
 
 def execute(units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Check]]]:

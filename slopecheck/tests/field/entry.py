@@ -65,7 +65,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
-    """Return the verdict of torch's `gradcheck` or `gradgradcheck`, with default settings, on a function.
+    """Return the verdict of torch's `gradcheck` or `gradgradcheck` on a function, with default settings.
 
     The verdict is "finds it", "**passes it**", or the error that the function or autograd raised.
     """

@@ -26,7 +26,7 @@ def wrong_sign(c, d, gg, g, x):
 
 
 def uneven(c, d, gg, g, x):
-    """Return third derivatives of the cube of a sum; the result with respect to x has wrong factors near 1."""
+    """Return third derivatives of the cube of a sum; the result with respect to x has wrong factors from 0.9 to 1.1."""
     total, factors = x.sum(), torch.linspace(0.9, 1.1, x.numel(), dtype=x.dtype).view_as(x)
     of_gg = 3 * c * total**2 + 6 * d.sum() * g * total
     of_x = 6 * c * gg.sum() * total + 6 * d.sum() * g * gg.sum()
@@ -232,7 +232,7 @@ def by_narrow_offsets(g, x, rows):
 
 
 def in_any_order(g, x, rows):
-    arrival = torch.randperm(len(rows))  # atomic additions come in any order
+    arrival = torch.randperm(len(rows))  # atomic additions are made in any order
     return torch.zeros_like(x).index_add(0, rows[arrival], (2 * x[rows] * g)[arrival]), None
 
 

@@ -1,4 +1,4 @@
-"""Functions in the style of `field.strangers`, written after the checks were finished, to which nothing was tuned."""
+"""Functions like those in `field.strangers`, written when the checks were finished and not tuned to these functions."""
 
 import numpy as np
 import torch
