@@ -74,7 +74,7 @@ def test_what_goes_wrong_later():
         return x[: 3 if len(calls) == 1 else 2]
 
     result = check_derivatives(of_other_shapes, (X[:, 0],), order=1, vjp=lambda x, g: g, raises=False)
-    assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as by the first call"]
+    assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as in the first call"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_too_many_derivatives_are_told_once(first, second, note, left_out):
 
     inputs = np.linspace(1.0, 2.0, 4), np.array([0, 2, 2])
     result = check_derivatives(gathered, inputs, vjp=(vjp, vjp2), skip=left_out, raises=False)
-    expected = [f"{text} were returned; expected 1: those of the floating inputs (x) alone" for text in note]
+    expected = [f"{text} were returned; expected 1, only for the floating inputs (x)" for text in note]
     assert [c.note for c in result.failures] == expected
 
 

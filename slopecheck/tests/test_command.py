@@ -46,7 +46,7 @@ def test_a_function(command, tmp_path):
     assert "failed: element [" in done.output
     assert "Changes since" in done.output
     assert "gone checks of numpy, float64: cube" in done.output
-    assert re.search("^  0 failures are passes now, [1-9][0-9]* passes are failures now$", done.output, re.MULTILINE)
+    assert re.search("^  0 failed checks pass now, [1-9][0-9]* passed checks fail now$", done.output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

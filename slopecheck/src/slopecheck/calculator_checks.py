@@ -121,7 +121,7 @@ class Checks:
             error, allowed = error / (number if what == "energy" else 1), rounding.allowed(what, **how)
             problem = f"{what} differ{'s' * (what != 'forces')} by {error:.2g} {UNITS[what]}"
             if what == "energy" and number > rounding.number and not abs(value - expected[what] / 2) > allowed:
-                problem += "; it is that of one copy: an energy per atom?"
+                problem += "; it equals the energy of one copy: an energy per atom?"
             yield self.check(f"{what}{label and f', {label}'}", error, allowed, problem)
 
     def call(self) -> Iterator[Check]:
@@ -218,7 +218,7 @@ class Checks:
             u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
             left = claim_number(project(u, v), 0.0, 0.0, noise).along(np.ones(1))
             right = claim_number(project(v, u), left.difference, 0.0, noise).along(np.ones(1))
-            problem = f"u J v is {left.difference:.8g}, v J u {right.difference:.8g}: the forces have no energy"
+            problem = f"u J v is {left.difference:.8g}, v J u {right.difference:.8g}: the forces are not conservative"
             rows.append(self.check(f"{PAIRS} pairs of directions", right.error, left.allowed + right.allowed, problem))
         yield max(rows, key=ratio)
 
@@ -409,7 +409,7 @@ class Checks:
             calculator = self.subject.fresh()
             calls.append({q: self.subject.ask(q, self.atoms, calculator) for q in order})
         yield self._compare_bits("two fresh calculators", calls[1], calls[0], "from one to the next")
-        yield self._compare_bits("asked in another order", calls[2], calls[0], "with the order of questions")
+        yield self._compare_bits("requested in another order", calls[2], calls[0], "with the order of requests")
 
     def kept(self) -> Iterator[Check]:
         """Check that later calls do not modify previously returned arrays."""

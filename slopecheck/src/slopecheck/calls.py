@@ -51,7 +51,7 @@ class Calls(Identities):
         given = [(p.names[i], a) for i, a in p.originals.items()]
         for name, array in (*given, *((f"output {k}", y) for k, y in enumerate(outputs))):
             if array.dtype.kind == "c":
-                note = f"{array.dtype} is not checked: check the same function with real and imaginary parts apart"
+                note = f"{array.dtype} is not checked: check the same function with separate real and imaginary parts"
                 yield self.check(0, name, math.inf, 0.0, note, inconclusive=True)
         widest = max((a.dtype for a in x), key=lambda dtype: dtype.itemsize)
         for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
@@ -175,7 +175,7 @@ class Calls(Identities):
     def _compare_with_joint(self, order: int, what: str, array: Any, expected: np.ndarray, usual: float) -> Check:
         error = relative(np.asarray(array), expected, usual)
         allowed, unsure = self._tolerate_order(error, order)
-        problem = f"differs by {error:.0e} from that of a joint call" + f"; {BETTER}" * unsure
+        problem = f"differs by {error:.0e} from the result of a joint call" + f"; {BETTER}" * unsure
         return self.check(order, what, error, allowed, problem, inconclusive=unsure)
 
     def _tolerate_order(self, error: float, lowest: int, numbers: Sequence[Arrays] | None = None) -> tuple[float, bool]:
@@ -210,7 +210,7 @@ class Calls(Identities):
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
                 again = part.compare_in_layout(part._arguments().inputs)  # this check fails for random functions
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
-                    return f"; so do those of {name} alone: it is {framework.name}'s own, not of this function"
+                    return f"; so do the results of {name} alone: the cause is in {framework.name}"
         return ""
 
     def compare_in_layout(self, inputs: list[Any]) -> Iterable[Check]:
@@ -274,7 +274,7 @@ class Calls(Identities):
             ]
             worst, where = max(errors, key=lambda e: math.inf if math.isnan(e[0]) else e[0])
             allowed, unsure = self._tolerate_order(worst, lowest, numbers)
-            problem = f"{where} differ from those of the contiguous layout by {worst:.0e}" + f"; {BETTER}" * unsure
+            problem = f"{where} differ from results in the contiguous layout by {worst:.0e}" + f"; {BETTER}" * unsure
         yield self.check("", what, worst, allowed, problem, inconclusive=unsure)
 
 

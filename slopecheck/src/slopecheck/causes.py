@@ -84,7 +84,7 @@ def _describe_factor(
 
 
 def _exact(number: int) -> dict[str, float]:
-    counts = {"each pair of atoms counted twice?": 2.0, "of the two atoms of each pair only one counted?": 0.5}
+    counts = {"each pair of atoms counted twice?": 2.0, "only one of the two atoms of each pair counted?": 0.5}
     per_atom = {"the number of atoms: an energy per atom?": number, "divided by the number of atoms?": 1 / number}
     return counts | (per_atom if number > 1 else {})
 
@@ -100,7 +100,7 @@ def guess_cause_in_forces(compared: Compared, forces: np.ndarray) -> str:
     if known is not None:
         return _describe_factor(*known, _exact(len(forces)), _units(1), *["another order of atoms?"] * order)
     if order:
-        return f"the force on atom {moved[0][0]} stands in the row of atom {moved[0][1]}: another order of atoms?"
+        return f"the force on atom {moved[0][0]} is in the row of atom {moved[0][1]}: another order of atoms?"
     return ""
 
 
@@ -108,12 +108,12 @@ def guess_cause_in_gradient(compared: Compared, transposed: np.ndarray | None) -
     """Guess the cause of a wrong gradient from its elements and from its transpose; return "" if none fits."""
     clear = abs(compared.differences) > CLEAR * compared.allowed
     if clear.any() and not compared.given.any():
-        return "all of it is zero: detached, or computed without a record?"
+        return "every element is zero: detached, or computed without a graph?"
     known = compared.factor(min(2, compared.given.size))
     if known is not None:
         return _describe_factor(*known, {"a factor of two?": 2.0, "a factor of one half?": 0.5}, {})
     if transposed is not None and compared.fits(transposed, compared.differences):
-        return "it is that of the transposed matrix: transposed?"
+        return "the transpose of the gradient agrees: transposed?"
     return ""
 
 
@@ -129,7 +129,7 @@ def guess_cause_in_stress(compared: Compared, number: int, volume: float) -> str
     if normal.fits(normal.given, normal.differences):
         factor, unsure = shear.factor(2) or (1.0, 0.0)
         texts = {2.0: "twice what differences give: Voigt factor?", 0.5: "half what differences give: Voigt factor?"}
-        texts[-1.0] = "that of differences with the other sign?"
+        texts[-1.0] = "the negative of what differences give?"
         found += [f"the shear is {text}" for value, text in texts.items() if abs(factor - value) <= unsure]
         found += [
             f"the shear is in the order {', '.join(SHEARS[i] for i in order)}; expected {', '.join(SHEARS)}?"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="slopecheck")
 def main() -> None:
-    """Check derivatives by how the error of central differences falls with the step.
+    """Check derivatives by the slope of the error of central differences.
 
-    Functions are searched for in the current directory first.
+    Modules are searched for in the current directory first.
     """
 
 
@@ -43,7 +43,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             help="Time limit for one kind of check [default: none].",
         ),
         click.option("--allow-inconclusive", "reason", default="", metavar="WHY", help="Let inconclusive checks pass."),
-        click.option("--all", "every", is_flag=True, help="Show the checks that passed, too."),
+        click.option("--all", "every", is_flag=True, help="Also show the checks that passed."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all directions."),
         click.option(
             "--report",
@@ -67,7 +67,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @main.command(short_help="Check the derivatives of a function.")
 @click.argument("name", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="MODULE:ARGUMENTS")
-@click.option("--order", type=click.IntRange(1, 3), help="Highest derivative [default: as --vjp..., 2 without them].")
+@click.option("--order", type=click.IntRange(1, 3), help="Highest order of derivatives [default: as --vjp..., else 2].")
 @click.option("--accuracy", type=Finite(0, 1), default=0.0, metavar="ERROR", help="Relative error that is accepted.")
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Make about N calls by comparing fewer elements.")
 @click.option(
@@ -96,8 +96,8 @@ def function(
 ) -> None:
     """Check the derivatives of a function at the arguments that ARGUMENTS, a function without arguments, returns.
 
-    Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
-    for a function that cannot be imported, 3 if none failed and one is inconclusive.
+    Exit status: 0 if every check passed, 1 if a check failed or the report could not be written, 2 for wrong options
+    and for a function that cannot be imported, 3 if no check failed and one is inconclusive.
     """
     from slopecheck.derivatives import check_derivatives
     from slopecheck.loading import LoadError, load
@@ -137,8 +137,8 @@ def function(
 def calculator(ctx: click.Context, /, name: str, files: Sequence[str], **options: Any) -> None:
     """Check forces, stress, symmetry and continuity of the ASE calculator that FACTORY returns.
 
-    Exit status: 0 if every check passed, 1 if one failed or the report could not be written, 2 for wrong options and
-    for a factory that cannot be imported, 3 if none failed and one is inconclusive.
+    Exit status: 0 if every check passed, 1 if a check failed or the report could not be written, 2 for wrong options
+    and for a factory that cannot be imported, 3 if no check failed and one is inconclusive.
     """
     from slopecheck.calculators import check_calculator
     from slopecheck.loading import load

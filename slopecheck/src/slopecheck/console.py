@@ -82,7 +82,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(f"[bold]Changes since {escape(comparison.date)}{commit}[/]")
     for name, then, now in comparison.influences:
         console.print(f"  {name}: {escape(then)} -> {escape(now)}")
-    console.print(f"  {comparison.repaired} failures are passes now, {comparison.broken} passes are failures now")
+    console.print(f"  {comparison.repaired} failed checks pass now, {comparison.broken} passed checks fail now")
     bits, accuracy = comparison.changed_bits, comparison.changed_accuracy
     if comparison.same_bits or bits:
         console.print(f"  {comparison.same_bits} outputs are bitwise equal, {len(bits)} differ")

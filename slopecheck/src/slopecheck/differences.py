@@ -138,7 +138,7 @@ class Differences(Identities):
                 part = Claim(phi, g, x, self._estimate_noise(phi, x, v, scale)).along(v)
                 wrong = part.ratio > 1 and part.decided and UNSURE * scale < part.error < math.inf
                 label, error = f"{self._label(k)}, at a second point", part.ratio if wrong else min(part.ratio, 1.0)
-                problem = "it is wrong there, and right at the first point: is something kept from an earlier call?"
+                problem = "wrong at this point, correct at the first one: is a result cached from an earlier call?"
                 yield self.check(order, label, error, 1.0, problem)
 
     def _find_second_point(self, order: int) -> "Differences | None":

@@ -45,9 +45,7 @@ class Numbers(Identities):
             number = sum(int(np.count_nonzero(mask)) for mask in spread)
             problem = f"{number} elements of outputs became NaN but do not depend on the element"
             if unsure:
-                problem += (
-                    ": 0 * NaN where a factor that the function computes is zero, as behind a mask of attention; "
-                )
+                problem += ": 0 * NaN where a computed factor is zero, as behind an attention mask; "
                 problem += "whether the input may hold NaN there decides"
             yield self.check(0, self._label(k), float(number), 0.0, problem, inconclusive=unsure)
 
@@ -158,7 +156,7 @@ class Numbers(Identities):
                     continue
                 unsure = gap <= MARGIN * noise[n] or RESPONSE * response >= scale
                 problem = f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
-                problem += f", all of which is rounding of the function in float32; {BETTER}" * unsure
+                problem += f", which may all be rounding in float32; {BETTER}" * unsure
             yield self.check(order, label, gap, allowed, problem, inconclusive=unsure)
 
     def _estimate_last_bits(

@@ -121,7 +121,7 @@ class Problem:
         ):
             if len(group) != number:
                 names = ", ".join(self.names[i] for i in wanted)
-                alone = f": those of the floating inputs ({names}) alone" * (name != "cotangents")
+                alone = f", only for the floating inputs ({names})" * (name != "cotangents")
                 raise Miscounted(
                     f"{len(group)} {DERIVATIVES[order]}s in the {name} were returned; expected {number}{alone}"
                 )
@@ -238,6 +238,6 @@ def dot(left: Arrays, right: Arrays) -> tuple[float, float]:
     if [a.shape for a in left] != [b.shape for b in right]:
         raise CallFailed(
             f"shapes {', '.join(str(b.shape) for b in right)} were returned; expected "
-            f"{', '.join(str(a.shape) for a in left)}, as by the first call"
+            f"{', '.join(str(a.shape) for a in left)}, as in the first call"
         )
     return exact.dot(left, right)

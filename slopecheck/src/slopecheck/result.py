@@ -28,7 +28,7 @@ CAUSES = {
     "the sign?": "look for a wrong sign",
     "a factor of": "look for a wrong factor",
     "transposed?": "look for a transposed matrix",
-    "detached": "look for tensors that are detached, or computed without a record",
+    "detached": "look for tensors that are detached, or computed without a graph",
     "units: ": "convert units",
     "real and imaginary": "check real and imaginary parts separately",
     "may hold NaN": "select with where instead of multiplying by 0, or skip nan with a reason",
