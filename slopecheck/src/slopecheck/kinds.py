@@ -36,7 +36,8 @@ CHECK_KINDS: Mapping[str, CheckKind] = {
     "cutoff": CheckKind("", "energy and forces of two atoms on both sides of every distance in a scan (continuity)"),
     "scale": CheckKind(
         "",
-        "energy and forces in scans of a structure's scale and shear, a crowd's shear, and pairs that cross the cutoff",
+        "energy and forces in scans of a structure's scale and shear, of a crowd's shear, and of pairs that cross the "
+        "cutoff",
     ),
     "line": CheckKind("", "energy and forces on both sides of angles of 0 and 180 degrees"),
     "lone atom": CheckKind("", "the force on an isolated atom with zero; its energy must be finite"),
@@ -48,13 +49,14 @@ CHECK_KINDS: Mapping[str, CheckKind] = {
         "the atoms before and after a call",
     ),
     "repeat": CheckKind(
-        "39 calls give bitwise equal results; a mistake in 3 calls of 10 is missed once in a million times",
-        "bitwise equality of new calculators, and of another order of requests",
+        "39 calls give bitwise identical results; a mistake in 3 of 10 calls is missed once in a million times",
+        "results of new calculators, and of requests in another order, bitwise",
     ),
     "kept": CheckKind("no call overwrites the results of an earlier call", "results before and after later calls"),
     "history": CheckKind(
-        "results are bitwise equal after calls with other inputs",
-        "results after other structures, or moved atoms (in place, into the cutoff), with those of a new calculator",
+        "results are bitwise identical after calls with other inputs",
+        "results after calls for other structures, or after moving atoms (in place, into the cutoff), with a new "
+        "calculator",
     ),
     "constraints": CheckKind("", "results with and without a constraint on the atoms"),
     "copy": CheckKind("", "results of a deep copy with the original, bitwise"),
@@ -68,7 +70,7 @@ CHECK_KINDS: Mapping[str, CheckKind] = {
         "the derivative for one input does not depend on whether others are requested; derivatives of single outputs, "
         "and along single directions, add up (torch, JAX)"
     ),
-    "threads": CheckKind("calls with 1, 2 or 3 threads give bitwise equal results (torch)"),
+    "threads": CheckKind("calls with 1, 2 or 3 threads give bitwise identical results (torch)"),
     "layout": CheckKind(
         "strided, offset, transposed, expanded and reversed inputs, cotangents and directions give the same results "
         "as contiguous ones"
