@@ -1,6 +1,6 @@
 """The operators of trigraph for PyTorch, differentiable to any order, on the CPU and on CUDA devices.
 
-There is one function for each definition of the operator table. For example, ``trigraph.torch.mha_gat_n2n`` computes
+There is one function per definition in the operator table. For example, ``trigraph.torch.mha_gat_n2n`` computes
 ``mha_gat_n2n_fwd`` for tensors, and its derivatives use ``mha_gat_n2n_bwd`` and ``mha_gat_n2n_bwd2``.
 """
 

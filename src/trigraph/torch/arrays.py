@@ -20,7 +20,7 @@ from trigraph.arrays import cupy_module
 R = TypeVar("R")
 
 LEGACY = 1  # handle of CUDA's legacy default stream; CuPy would take torch's handle 0 for its own default stream
-CHUNK, SMALL = 1 << 20, 1 << 16  # sizes in bytes of a shared allocation, and of the largest array placed in one
+CHUNK, SMALL = 1 << 20, 1 << 16  # in bytes: size of a shared allocation, and of the largest array placed in one
 ALIGNMENT = 512  # alignment of allocations in bytes, as in torch and CuPy
 
 _here = threading.local()  # `device`: index of the device whose torch stream is CuPy's current stream in this thread
@@ -49,7 +49,7 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
-    if needed and not pointer:  # torch's zero tensors (`torch._efficientzerotensor`) have no memory
+    if needed and not pointer:  # `torch._efficientzerotensor` allocates no memory
         return view_array(value.clone())
     # `Tensor.numpy` would make the storage non-resizable, but frameworks that shard parameters resize it.
     memory = Memory.at(pointer, value)
@@ -60,7 +60,7 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
 
 
 class Memory(ctypes.Array):  # type: ignore[type-arg]
-    """Memory of unspecified length at an address, which keeps its owner alive; arrays that view it set a length."""
+    """Memory at an address; it keeps its owner alive and has no length of its own, so arrays on it must set theirs."""
 
     __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_char, sys.maxsize
@@ -73,9 +73,9 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
         return memory
 
 
-@functools.cache  # key: the dtype, which determines the result
+@functools.cache  # the result depends only on the dtype
 def convert_dtype(dtype: torch.dtype) -> np.dtype:
-    """Return the NumPy dtype of a torch dtype, or the dtype of ml_dtypes for bfloat16."""
+    """Return the NumPy dtype that matches a torch dtype; for bfloat16, use the dtype from ml_dtypes."""
     if dtype is torch.bfloat16:
         try:
             import ml_dtypes
@@ -89,7 +89,7 @@ def convert_dtype(dtype: torch.dtype) -> np.dtype:
 def _array_on_device(value: torch.Tensor) -> Any:
     """Return a CuPy view of a tensor. Outside `on_device`, make CuPy's current stream wait for torch's.
 
-    DLPack supports neither bfloat16 nor, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
+    DLPack is not used: it lacks bfloat16 and, under CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """
     cupy = cupy_module()
 
@@ -121,13 +121,13 @@ def is_batched(tensor: torch.Tensor) -> bool:
 
 
 class _Found:
-    """Container for one tensor. torch.func copies lists that it passes to a function, but not this object."""
+    """Mutable holder of a tensor. torch.func would copy a list that it passes to a function, but not this object."""
 
     tensor: torch.Tensor
 
 
 class _InnermostTensor(torch.autograd.Function):
-    """Function that stores its argument in a `_Found`; torch removes the wrappers of torch.func before `forward`."""
+    """Store a tensor in a `_Found`; torch removes torch.func's wrappers before it calls `forward`."""
 
     @staticmethod
     def forward(tensor: torch.Tensor, holder: _Found) -> torch.Tensor:
@@ -148,7 +148,7 @@ class _InnermostTensor(torch.autograd.Function):
 
 
 def innermost_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor inside the wrappers of torch.func; raise ValueError if torch.vmap has batched the tensor."""
+    """Return the tensor inside torch.func's wrappers; raise ValueError if torch.vmap has batched the tensor."""
     holder = _Found()
     _InnermostTensor.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
     return holder.tensor
@@ -170,7 +170,7 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
         except BaseException as error:
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=run)  # a thread starts twice as fast as a pool of one thread
+    thread = threading.Thread(target=run)  # starting a thread takes half as long as starting a pool with one thread
     thread.start()
     thread.join()
     return outcome.result()
@@ -181,14 +181,14 @@ def as_array(value: torch.Tensor, what: str) -> Any:
 
     Raise ValueError, with a message that begins with `what`, if the storage of the tensor was released.
     """
-    value = value.resolve_neg()  # copies a tensor that has torch's negative bit
+    value = value.resolve_neg()  # makes a copy if torch's negative bit is set
     try:
         return view_array(value, what)
-    except RuntimeError:  # the tensor is, or the result would be, a torch.func wrapper
+    except RuntimeError:  # the tensor is a torch.func wrapper, or torch.func would wrap the result
         pass
     try:
         value = innermost_tensor(value)
-    except ValueError:  # a tensor batched by torch.vmap has no memory of this shape
+    except ValueError:  # a batched tensor's memory has one more dimension
         return value
     return in_plain_thread(view_array, value, what)
 
@@ -196,7 +196,7 @@ def as_array(value: torch.Tensor, what: str) -> Any:
 def tensor_from(array: Any) -> torch.Tensor:
     """Return a tensor that views an array's memory; if torch allocated that memory, the tensor shares its storage."""
     if isinstance(array, np.ndarray):
-        if array.dtype.kind == "V":  # bfloat16 of ml_dtypes
+        if array.dtype.kind == "V":  # ml_dtypes.bfloat16
             return tensor_from(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
     owner = _tensors.get(array.data.mem.ptr) if array.flags.c_contiguous else None
@@ -207,7 +207,7 @@ def tensor_from(array: Any) -> torch.Tensor:
 
 
 class _Handle:
-    """Torch stream with the CUDA stream protocol, which the streams of torch themselves have since version 2.9."""
+    """Stream with the ``__cuda_stream__`` protocol, which torch's own streams support since version 2.9."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -216,18 +216,18 @@ class _Handle:
         return 0, self.handle
 
 
-@functools.lru_cache(maxsize=256)  # key: device and handle, which determine the stream
+@functools.lru_cache(maxsize=256)  # one stream per device and handle
 def _wrap_stream(device: int, handle: int) -> Any:
     return cupy_module().cuda.Stream.from_external(_Handle(handle))
 
 
 def _get_current_stream(device: int) -> Any:
-    """Return torch's current stream of a device as a CuPy stream."""
+    """Return torch's current stream on a device as a CuPy stream."""
     return _wrap_stream(device, torch.cuda.current_stream(device).cuda_stream or LEGACY)
 
 
 class _Allocator:
-    """CuPy allocator that takes memory from torch. Small arrays can share one allocation, to save time."""
+    """CuPy allocator that gets its memory from torch. With `shares`, small arrays share allocations to save time."""
 
     def __init__(self, cuda: Any, device: torch.device, shares: bool) -> None:
         self.cuda, self.device, self.shares = cuda, device, shares
@@ -255,7 +255,7 @@ class _Allocator:
 def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     """Make CuPy use a CUDA tensor's device, torch's current stream and torch's allocator; do nothing for a CPU tensor.
 
-    With `shares`, small arrays share an allocation, which is freed with the last of them; meant for temporary arrays.
+    With `shares`, small arrays share allocations, each freed with its last array; use it only for temporary arrays.
     """
     if not tensor.is_cuda:
         yield

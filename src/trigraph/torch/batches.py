@@ -1,4 +1,4 @@
-"""Batching rules for torch.vmap. One call computes all entries, on a graph of disjoint copies of the original graph."""
+"""Batching rules for torch.vmap: one call computes many batch entries on a graph made of disjoint copies."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from trigraph.table import GRAPH_PARTS, SYMBOLS, Array
 from trigraph.torch.graphs import assemble, numbers, tensors, uncompiled
 from trigraph.torch.signatures import apply_to_entries
 
-MOST_ROWS = 1 << 16  # maximum rows of an array with several entries; larger arrays need more memory and are not faster
+MOST_ROWS = 1 << 16  # row limit of arrays that combine batch entries; larger arrays need more memory and are not faster
 
 
 def find_member_axis(array: Array) -> int | None:
-    """Return the axis that counts nodes, edges or other members of a graph; None if the array has no such axis."""
+    """Return an array's axis over the nodes, edges or other members of a graph, or None if there is no such axis."""
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
 
@@ -48,8 +48,8 @@ def _shift_members(t: Tensor, shifts: Tensor) -> Tensor:
 def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     """Return the torch.vmap rule of the `TorchOperator` `op`; `apply` calls the operator with flat arguments.
 
-    All copies of a graph share arrays without a node or edge axis, such as weights. If such an array is batched or its
-    gradient is requested, the rule applies the operator to one entry after another.
+    All copies of the graph share the arrays that have no node or edge axis, such as weights. If a shared array is
+    batched, or its gradient is requested, the rule applies the operator to each entry separately.
     """
     axes = {a.name: find_member_axis(a) for a in (*op.op.arguments, *op.op.fields)}
     indices = {a.name for a in (*op.op.arguments, *op.op.fields) if a.index}
@@ -82,11 +82,11 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         return _place_batches_first(results)
 
     def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
-        """Return the stacked results of the entries ``begin .. begin+number-1``, computed by one call."""
+        """Compute the entries ``begin .. begin+number-1`` in one call, and return their stacked results."""
         arrays, keywords = op.unflatten(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
-        shifts: Any = None  # offsets added to the indices of each copy
+        shifts: Any = None  # added to the indices in each copy
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
@@ -102,7 +102,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         stacked = []
         for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
             axis = axes[f.name]
-            if axis is None or t.dim() <= axis:  # a field that is not requested has no elements
+            if axis is None or t.dim() <= axis:  # a field that was not requested is empty
                 stacked.append(t.expand(number, *t.shape))
                 continue
             t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
@@ -120,12 +120,12 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             elif d is not None:
                 return 1
         if not all(isinstance(n, int) for n in rows):
-            return 1  # with symbolic sizes, indices of many copies might overflow
+            return 1  # symbolic sizes cannot be checked, so the indices of several copies of the graph might overflow
         return max(1, MOST_ROWS // max(1, *rows))
 
     return uncompiled(rule)
 
 
 def _place_batches_first(results: Sequence[Tensor]) -> tuple[Any, Any]:
-    """Return results and their batch dimensions (all 0) in the form that a torch.vmap rule returns."""
+    """Return results and their batch dimensions (all 0) as a torch.vmap rule must return them."""
     return (tuple(results), (0,) * len(results)) if len(results) > 1 else (results[0], 0)

@@ -1,7 +1,7 @@
-"""Derivatives of torch's operators: X_bwd for X_fwd, X_bwd2 for X_bwd, and X_bwd3 or plain forms for X_bwd2.
+"""Derivatives of trigraph's torch operators: X_bwd for X_fwd, X_bwd2 for X_bwd, and X_bwd3 or plain forms for X_bwd2.
 
-X_bwd3 is the derivative of X_bwd2 for operators that are not linear in each input. X_bwd3 has no derivative: if another
-derivative may follow, torch differentiates the operator's plain form (`trigraph.plain`) instead.
+X_bwd3 is the derivative of X_bwd2 for operators that are not multilinear. X_bwd3 itself cannot be differentiated: if a
+further derivative may be needed, torch differentiates the operator's plain form (`trigraph.plain`) instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ class Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Cache of `chosen`. Key: the choices of a call, which determine what fields exist and what results bwd reuses.
+        # Cached results of `chosen`, by the choices of a call, which determine the fields and what bwd reuses.
         self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
     def later(self) -> tuple[TorchOperator, TorchOperator]:
-        """The bwd and bwd2 operators of the definition."""
+        """Operators X_bwd and X_bwd2 of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
@@ -46,7 +46,7 @@ class Derivative:
         results = output if isinstance(output, tuple) else (output,)
         ctx.rest = inputs[count:]
         left, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
-        # Autograd frees saved tensors (also those of graphs) after the backward pass, and raises if one was modified.
+        # Save graph tensors, too: autograd frees saved tensors after the backward pass, and raises if one was modified.
         saved = (*inputs[:count], *[None if i is None else results[i] for i in places])
         ctx.save_for_backward(*saved)
         if forwards:
@@ -59,8 +59,8 @@ class Derivative:
     def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without a derivative, and the positions of results that bwd reuses.
 
-        Fields without a derivative include those that are not requested or do not exist for the attributes of the call.
-        The position of a result is None if bwd does not read the result, whose memory can then be freed or overwritten.
+        Fields that were not requested, or do not exist for these attributes, have no derivative. A position is None if
+        bwd does not read the result, whose memory can then be freed or overwritten.
         """
         if self.op.op.selective:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
@@ -75,7 +75,7 @@ class Derivative:
         return choice
 
     def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arrays and reusable results of the call by name, and the `keywords` of the call."""
+        """Return the call's arrays and reusable results by name, and the call's `keywords`."""
         count = self.op.num_tensors
         arrays, keywords = self.op.unflatten((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
@@ -92,15 +92,15 @@ class Derivative:
         return {n: t for n, t in named if n in fields}
 
     def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return zero gradients of all outputs by name."""
+        """Return zeros as the gradients of all outputs, by name."""
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
     def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
-        """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
+        """Return a function from names of bwd2's arguments to their gradients, given cotangents of bwd2's fields.
 
         For a multilinear operator, X_bwd and X_bwd2 give the gradients (`trigraph.backends.third.multilinear`), which
-        can be differentiated again. Other operators use X_bwd3 if the backend has it and no array is recorded or has a
-        tangent; otherwise they use the plain form.
+        can be differentiated again. Other operators use X_bwd3 if the backend has it, gradients are disabled and no
+        array has a tangent; otherwise they use the plain form.
         """
         if not self.spec.is_multilinear(keywords):
             bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
@@ -120,8 +120,8 @@ class Derivative:
         return lambda wanted: multilinear(names, values, cotangents, wanted, call)
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
-        """Return the gradients of the arguments that need one, and None for all others."""
-        if all(t is None for t in cotangents):  # zero cotangents would give NaN for arrays with NaN
+        """Return the requested gradients of the arguments, and None for the other arguments."""
+        if all(t is None for t in cotangents):  # with zeros instead, arrays that contain NaN would get NaN gradients
             return (None,) * len(needed)
         values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:
@@ -140,10 +140,10 @@ class Derivative:
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
     def plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
-        """Return the result of `backward`, computed in C++, if a plain call of fwd is differentiated once, else None.
+        """Compute `backward` in C++ for a plain call of X_fwd that is differentiated once; otherwise return None.
 
-        bwd takes the gradients of the outputs, the arrays of fwd and the results of fwd. The fields of bwd are the
-        derivatives with respect to the arrays of fwd, and its attributes are the first attributes of fwd.
+        The arguments of X_bwd are the gradients of the outputs, and the arrays and results of X_fwd. Its fields are the
+        derivatives with respect to the arrays of X_fwd, and its attributes are the first ones of X_fwd.
         """
         bwd = self.later[0]
         native = bwd.native
@@ -164,8 +164,8 @@ class Derivative:
     def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
-        If bwd2 gets the tangents as gg_input, its field grad_output is the Jacobian-vector product. The other fields of
-        bwd2 are the derivatives of the gradients along the tangents, because second derivatives are symmetric.
+        With the tangents passed to X_bwd2 as gg_input, its field grad_output is the Jacobian-vector product. Because
+        second derivatives are symmetric, its other fields are the derivatives of the gradients along the tangents.
         """
         values, keywords = self.arguments(ctx, saved)
         along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
@@ -186,7 +186,7 @@ class Derivative:
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
-        # Torch asserts that each differentiable result has a tangent.
+        # Torch requires a tangent for each differentiable result.
         named = ((n, by_field.get(n)) for n in self.fields)
         results = tuple(torch.zeros_like(values[n]) if t is None and n not in left else t for n, t in named)
         return results if len(results) > 1 else results[0]
@@ -194,7 +194,7 @@ class Derivative:
     def third_tangents(
         self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the derivatives of bwd2's fields along tangents of its arguments, the transpose of `third`."""
+        """Return the derivatives of bwd2's fields along tangents of its arguments (forward mode of `third`)."""
         names = [n for n in self.inputs if values[n] is not None]
         wanted = keywords["wanted"].split(",")
         if self.spec.is_multilinear(keywords):
@@ -220,7 +220,7 @@ class Derivative:
     def curvature(self, *arguments: Any) -> Any:
         """Return the result of `trigraph.torch.plain.curvature` for this operator."""
         values, keywords, *more = arguments
-        # `view_as`, like any torch operation, removes wrappers of finished torch.func levels; torch.func.vjp does not.
+        # `view_as` removes wrappers of finished torch.func levels, as any torch operation does but `vjp` does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
         return curvature(self.spec, values, keywords, *more)
 
@@ -229,7 +229,8 @@ class Derivative:
     ) -> dict[str, torch.Tensor]:
         """Return the gradients of the function from `curvature` with respect to the wanted arrays.
 
-        With `alone`, no array is recorded or has a tangent, and the slow wrappers of torch.func are unnecessary.
+        `alone` means that nothing is recorded and no array has a tangent, so that plain autograd, which is faster than
+        torch.func, suffices.
         """
         arrays, function = curvature
         some = [n for n in wanted if n in arrays]
@@ -244,7 +245,7 @@ class Derivative:
 
 
 def register() -> None:
-    """Give each operator its `Derivative`, and register derivatives with torch for compiled programs."""
+    """Set the `Derivative` of each operator, and register derivatives with torch for compiled programs."""
     for name, op in OPERATORS_OF_TORCH.items():
         derivative = op.derivative = Derivative(op)
 

@@ -1,6 +1,6 @@
 """Public functions of `trigraph.torch`, which bind and check arguments like `trigraph.backends.front_door`.
 
-With `out`, a function computes directly; otherwise it calls a torch operator, which records calls for differentiation.
+With `out`, a function writes to the given tensors; otherwise it calls a torch operator, which can be differentiated.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def _device_of(tensor: torch.Tensor) -> str:
 
 
 class _Tensors(ArrayLibrary):
-    """Array library of dense tensors on one CPU or CUDA device. The operators check the dtypes."""
+    """Array library for dense tensors on one CPU or CUDA device; the operators check dtypes themselves."""
 
     def __init__(self) -> None:
         self.kind, self.backend = "torch", ""
@@ -58,7 +58,7 @@ TENSORS = _Tensors()
 
 
 def _list_existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
-    """Map combinations of attributes to whether each field exists; return None if all fields always exist."""
+    """Return which fields exist for each combination of attributes, or None if all fields always exist."""
     if not any(f.when for f in op.fields):
         return None
     attributes = [a for a in op.attributes if a.choices]
@@ -82,7 +82,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             raise ValueError(f"{name}: {label} is on {on}; expected {device}, where the arguments are")
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
-        if tensor.is_neg():  # the array of the tensor would be a copy, which alone would be written
+        if tensor.is_neg():  # results would be written only to a copy of the tensor
             raise ValueError(f"{name}: {label} has torch's negative bit; expected a tensor whose memory has its values")
     if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
@@ -98,7 +98,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
 
 
 def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
-    """Compute a call, write the results to the caller's tensors, and return all fields by name."""
+    """Compute the operator into the caller's tensors `out`, and return all fields by name."""
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first], shares=True):
@@ -106,7 +106,7 @@ def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any]
     except MemoryError as error:
         raise_named(op.op, error)
     for tensor in out.values() if isinstance(out, Mapping) else (out,):
-        torch.autograd.graph.increment_version(tensor)  # so that a backward pass that saved the tensor raises an error
+        torch.autograd.graph.increment_version(tensor)  # a backward pass that saved the tensor will raise
     return results
 
 
@@ -116,7 +116,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _list_existing(table)
-    # Compute lazy attributes now, because compiled programs guard on their existence and would be recompiled.
+    # Compute lazy attributes now: compiled programs guard on their existence and would be recompiled once they exist.
     orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
     for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
         for name, value in vars(type(thing)).items():
@@ -135,7 +135,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
-            # Torch's compiler cannot trace NumPy and CuPy, which build graphs and write to `out`.
+            # Torch's compiler cannot trace the NumPy and CuPy code that builds graphs and writes to `out`.
             return outside(*args, out=out, backend=backend, **kwargs)
         _, device = check_arrays(table, values, TENSORS)
         check_graphs(table, values, TENSORS, device, stacklevel=3)

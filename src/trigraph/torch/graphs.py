@@ -1,8 +1,8 @@
 """Graph objects as tensors and numbers, for torch's operators and for exported or traced programs.
 
-A graph object holds NumPy or CuPy arrays, but torch's operators take tensors and numbers. Each graph therefore caches
-views of its arrays as tensors. `GraphTensors` holds tensors and numbers for programs with a graph argument; the graph
-object built from them holds tensors instead of arrays and works with `trigraph.torch` only.
+A graph object contains NumPy or CuPy arrays, but torch's operators accept only tensors and numbers. Each graph
+therefore caches tensor views of its arrays. Programs with a graph argument take a `GraphTensors`, which consists of
+tensors and numbers; the graph object that they build from it contains tensors and works with `trigraph.torch` only.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
 
 
 class _Owner:
-    """Weak reference to a graph, stored on the graph's first tensor; copies of the tensor drop the reference."""
+    """Weak reference to a graph, stored on the graph's first tensor and dropped when that tensor is copied."""
 
     def __init__(self, graph: Callable[[], Any] = lambda: None) -> None:
         self.graph = graph
@@ -44,26 +44,26 @@ class _Owner:
 
 
 def view_tensor(array: Any) -> Any:
-    """Return a tensor that views an array's memory; return tensors and None unchanged."""
+    """Return a tensor that shares an array's memory; return tensors and None unchanged."""
     if array is None or isinstance(array, torch.Tensor):
         return array
     if not isinstance(array, np.ndarray):
         return tensor_from(array)
-    # Torch warns about read-only arrays. The new array is declared writeable, but nothing writes to it.
+    # Torch warns about read-only arrays, so pass a writeable alias of the array; nothing writes to it.
     return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
 
 
 def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
-    """Return arrays as ordinary tensors, regardless of active modes and transforms.
+    """Convert arrays to ordinary tensors, regardless of active modes and transforms.
 
-    Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors made in
-    inference mode. The cached tensors of a graph outlive such modes and must not depend on them.
+    Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors created
+    in inference mode. The cached tensors of a graph outlive such modes and must not depend on them.
     """
     arrays = tuple(arrays)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but an empty tensor may look plain
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # test one for all; empty tensors always look plain
         return plain
     return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
@@ -73,18 +73,18 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         return False
     try:
         return tensor.numel() == 0 or tensor.data_ptr() != 0
-    except RuntimeError:  # a wrapper of a transform has no memory
+    except RuntimeError:  # torch.func wrappers have no memory
         return False
 
 
 def _cache_graph_tensors(graph: Any) -> None:
-    """Cache the arrays of a graph as tensors, and the reverse arrays once they exist.
+    """Cache tensor views of a graph's arrays and, once they exist, of its reverse arrays.
 
-    The tensors are views of arrays that never change, and are stored in the graph's `_built`.
+    The views are stored in the graph's `_built` and stay valid because the arrays never change.
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if graph.kind == "cupy":
-        if not torch.backends.cuda.is_built():  # this build of torch has no CUDA tensors
+        if not torch.backends.cuda.is_built():  # torch was built without CUDA
             return
         built.setdefault("streams", set()).add(_current_stream(graph))
     if "tensors" not in built:
@@ -99,7 +99,7 @@ def _current_stream(graph: Any) -> Any:
 
 
 def record_streams(graphs: Iterable[Any]) -> None:
-    """Keep torch from reusing the memory of graphs built on another stream before the current stream is done."""
+    """Keep torch from reusing the memory of graphs built on other streams until the current stream is done with it."""
     for graph in graphs:
         built = {} if graph is None else graph._built
         if "streams" in built and built["streams"] != {stream := _current_stream(graph)}:
@@ -109,7 +109,7 @@ def record_streams(graphs: Iterable[Any]) -> None:
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:
-    """Return the graph that caches these tensors (reverse tensors may be None), or None if it no longer exists."""
+    """Return the graph whose cached tensors these are (reverse tensors may be None), or None if it no longer exists."""
     owner = getattr(tensors[0], "trigraph", None)
     graph = None if owner is None else owner.graph()
     if graph is None:
@@ -121,9 +121,9 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors, followed by its reverse arrays, or by a None for each reverse array.
+    """Return a graph's arrays as tensors, followed by its reverse arrays, or by a None for each unless `reverse`.
 
-    The reverse arrays are built once per graph, except in a compiled program, which builds missing ones in each call.
+    Reverse arrays are built once per graph; a compiled program that lacks them builds them in each call.
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     forward: tuple[Any, ...] | None = built.get("tensors")
@@ -152,7 +152,7 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
 def _compute_reverse_arrays(
     offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
 ) -> tuple[Any, ...]:
-    """Return the reverse arrays of a CSC graph as new tensors."""
+    """Compute the reverse arrays of a CSC graph as new tensors."""
     with on_device(offsets):
         arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
         graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
@@ -165,19 +165,19 @@ def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int,
 
 
 def numbers(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph, with flags as 1 or 0 and symbolic sizes unchanged."""
+    """Return the numbers of a graph; flags become 1 or 0, symbolic sizes stay symbolic."""
     return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
 def constants(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph that do not follow from tensor shapes, coarsened by `coarsen_number`."""
+    """Return those numbers of a graph that tensor shapes do not determine, rounded by `coarsen_number`."""
     derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
     named = zip(GRAPH_PARTS[type(graph).__name__].numbers, numbers(graph), strict=True)
     return tuple(coarsen_number(k, n) for k, n in named if k not in derived)
 
 
 def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Build a graph from its tensors, including reverse tensors, and its `constants`."""
+    """Build a graph from its tensors, including reverse tensors, and the numbers from `constants`."""
     parts = GRAPH_PARTS[type_name]
     named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
     sizes = {name: named[array].shape[0] - less for name, array, less in parts.reverse_lengths}
@@ -186,7 +186,7 @@ def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[i
 
 
 def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
-    """Build a graph from previously checked arrays and numbers; return None if the first array is None."""
+    """Build a graph from arrays and numbers that were checked before; return None if the first array is None."""
     if arrays[0] is None:
         return None
     parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
@@ -207,8 +207,8 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
 def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long: Any = None) -> Any:
     """Build a graph, without checks, whose arrays share the memory of tensors (including reverse tensors).
 
-    The values of the tensors may change later, but the numbers may not. `long` maps names of offsets to `LongRows`.
-    Other offsets must never have long rows, because no call searches for them.
+    The tensor values may change later; the numbers must not. `long` maps names of offset arrays to their `LongRows`. No
+    call searches for other long rows, so there must never be any.
     """
     with on_device(tensors_of_graph[0]):
         graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
@@ -222,7 +222,7 @@ def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts:
 
 @dataclass
 class GraphTensors:
-    """Graph object as tensors and numbers, which `torch.export` and `make_fx` support as arguments.
+    """Graph in the form of tensors and numbers, which `torch.export` and `make_fx` accept as an argument.
 
     Parameters
     ----------
@@ -230,14 +230,14 @@ class GraphTensors:
     tensors : list of (Tensor or None)
         Index tensors of the graph, followed by its reverse arrays.
     numbers : list of int
-        Numbers that do not follow from tensor shapes: largest degrees, rounded up to a power of two of at least 128,
-        and numbers that are the same for all graphs.
+        Numbers that tensor shapes do not determine: largest degrees, rounded up to a power of two of at least 128, and
+        numbers that are the same for all graphs.
 
     Notes
     -----
-    Construct instances with :meth:`of`. In an exported or traced program, :meth:`graph` returns a graph object, which
-    is not checked, even after a write to its tensors, and works with `trigraph.torch` only. A program exported with
-    :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, supports graphs of any size with the same
+    Construct instances with :meth:`of`. In an exported or traced program, :meth:`graph` returns a graph object that
+    works with `trigraph.torch` only. The graph is not checked, even if its tensors were modified. A program exported
+    with :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, accepts graphs of any size with the same
     `numbers`.
     """
 
@@ -247,7 +247,7 @@ class GraphTensors:
 
     @classmethod
     def of(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
-        """Return a `GraphTensors` with copies of the tensors of a graph, including reverse arrays, and its numbers.
+        """Copy the tensors of a graph, including its reverse arrays, and its numbers to a `GraphTensors`.
 
         Raises
         ------
@@ -257,13 +257,13 @@ class GraphTensors:
         if type(graph).__name__ not in GRAPH_PARTS:
             expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
-        # The tensors are copies, because a caller may write to them, but not to the memory of a checked graph.
+        # Copy the tensors: the caller may modify a `GraphTensors`, but must not modify a checked graph.
         copies = [None if t is None else t.detach().clone() for t in tensors(graph, True)]
         return cls(type(graph).__name__, copies, list(constants(graph)))
 
     @property
     def dynamic_shapes(self) -> list[Any]:
-        """`dynamic_shapes` of this argument in ``torch.export.export``, for graphs of any size."""
+        """Value of `dynamic_shapes` for this argument of ``torch.export.export``, to allow graphs of any size."""
         auto = torch.export.Dim.AUTO
         return [None, [None if t is None else {0: auto} for t in self.tensors], [None for _ in self.numbers]]
 
@@ -274,8 +274,8 @@ class GraphTensors:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle for `torch.save` as a graph, which `torch.load` rebuilds and checks.
 
-        If safe loading could call this class, a checkpoint could modify the tensors after the check. Therefore only
-        `rebuilt_apart`, whose tensors are copies, is registered for safe loading.
+        If safe loading could call this class, a checkpoint could modify the tensors after the check. Only
+        `rebuilt_apart`, which copies the tensors, is therefore registered for safe loading.
         """
         if protocol != torch.serialization.DEFAULT_PROTOCOL:
             return super().__reduce_ex__(protocol)
@@ -283,14 +283,14 @@ class GraphTensors:
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the graph stored in a checkpoint. The graph's constructor checks `arguments` (tensors and numbers)."""
+    """Rebuild a graph from a checkpoint; the graph's constructor checks `arguments` (tensors and numbers)."""
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
 
 
 def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
-    """Return the `GraphTensors` stored in a checkpoint, made from the graph that `rebuilt` returns."""
+    """Rebuild a `GraphTensors` from a checkpoint, with copies of the tensors of the checked graph."""
     return GraphTensors.of(rebuilt(type_name, arguments))
 
 
@@ -298,9 +298,9 @@ MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, 
 
 
 def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
-    """Pickle a graph with tensors for torch.save, recognized by the pickle protocol, and with arrays otherwise.
+    """Pickle a graph as tensors for torch.save, which is recognized by its pickle protocol, and as arrays otherwise.
 
-    `torch.load` with weights_only=True loads tensors and numbers and calls `rebuilt`, which checks them.
+    `torch.load` with weights_only=True loads the tensors and numbers, and passes them to `rebuilt` for checking.
     """
     make, arguments = graph.__reduce__()
     if protocol != torch.serialization.DEFAULT_PROTOCOL:
@@ -310,10 +310,10 @@ def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from compilation: each call of the function causes a graph break in a compiled program.
+    """Exclude a function from compilation, so that each call from a compiled program is a graph break.
 
-    `torch.compiler.disable` takes a second to import torch's compiler, so it is called only when a program is compiled
-    for the first time. From then on, uncompiled code also calls the disabled function.
+    `torch.compiler.disable` imports torch's compiler, which takes a second, so it is applied only when a program is
+    first compiled. From then on, uncompiled code also calls the disabled function.
     """
     if not COMPILED:
         return _disable_compilation(function)
@@ -330,7 +330,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from compilation; in new versions of torch, errors of ``fullgraph=True`` show the reason."""
+    """Exclude a function from compilation; new versions of torch state the reason in ``fullgraph=True`` errors."""
     text = (
         "trigraph builds graphs, finds neighbours and takes derivatives outside of compiled programs: "
         "with fullgraph=True pass a graph (trigraph.CSC.from_edge_index) or neighbors; "
@@ -341,7 +341,7 @@ def _disable_compilation(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def copy_code(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a separate code object to a function whose source also defines other functions.
+    """Give a function its own code object, which it would otherwise share with others from the same source.
 
     Torch's compiler limits the number of compilations per code object.
     """
@@ -350,7 +350,7 @@ def copy_code(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _build_outside(cls: type) -> None:
-    """Exclude the methods that construct graphs, which use NumPy or CuPy, from compilation."""
+    """Exclude the methods that build graphs from compilation, because they use NumPy or CuPy."""
     for name, method in list(vars(cls).items()):
         if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
             shared = isinstance(method, classmethod)
@@ -359,7 +359,7 @@ def _build_outside(cls: type) -> None:
 
 
 def register(library: torch.library.Library) -> None:
-    """Register graph objects with torch, and make all graphs built from now on cache their tensors."""
+    """Register graph objects with torch, and let all graphs built from now on cache their tensors."""
     results = ", ".join("Tensor" for _ in ReverseCSC._fields)
     library.define(
         "reverse_csc(Tensor offsets, Tensor indices, Tensor edge_ids, SymInt num_src_nodes, SymInt num_edges) -> "
@@ -371,7 +371,7 @@ def register(library: torch.library.Library) -> None:
     VIEWS.append(_cache_graph_tensors)
     torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns about a function that it calls itself
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 itself calls a deprecated function
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
     for cls in GRAPH_TYPES.values():
         _build_outside(cls)

@@ -1,7 +1,8 @@
 """Arithmetic with jets f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0, for derivatives along two directions at once.
 
 The plain forms (`trigraph.plain`) can compute with jets instead of tensors. For inputs x + a e + c d, the parts of a
-result are F(x), J a, J c and the second derivative of F along a and c. A part that is None is zero and costs no time.
+result F are F(x), J a, J c and the second derivative along a and c, where J is the Jacobian. None denotes a zero part,
+which is not computed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +15,11 @@ from torch import Tensor
 
 from trigraph.torch.signatures import Elementwise, allow_nesting
 
-PARTS = range(4)  # indices of f, f_1, f_2, f_12: bit 0 stands for e, bit 1 for d
+PARTS = range(4)  # indices of f, f_1, f_2, f_12; bit 0 means a factor e, bit 1 a factor d
 
 
 class Jet:
-    """Tensor with its first and mixed second derivatives along two directions, all of the same shape."""
+    """Tensor and its first and mixed second derivatives along two directions, all of the same shape."""
 
     def __init__(self, parts: Iterable[Tensor | None]) -> None:
         self.parts = tuple(parts)
@@ -30,7 +31,7 @@ class Jet:
     def __getitem__(self, at: Any) -> "Jet":
         dim = int(isinstance(at, tuple) and at[0] == slice(None))
         index = at[1] if dim else at
-        if isinstance(index, Tensor) and index.dtype == torch.int64:  # index_select has a faster derivative than t[at]
+        if isinstance(index, Tensor) and index.dtype == torch.int64:  # its derivative is faster than indexing's
             return linear(lambda t: t.index_select(dim, index), self)
         return linear(lambda t: t[at], self)
 
@@ -128,7 +129,7 @@ def joined(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
-    """Apply a function that is linear in each argument to tensors or jets, by the product rule."""
+    """Apply a multilinear function to tensors or, by the product rule, to jets."""
     if not any(isinstance(a, Jet) for a in arguments):
         return function(*arguments)
     sums: list[Tensor | None] = [None, None, None, None]
@@ -158,7 +159,7 @@ def bits(places: Sequence[int]) -> int:
 def compose(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:
     """Extend an elementwise function from tensors to jets.
 
-    `derivatives` are its first two derivatives; each takes the value and the argument of the function.
+    `derivatives` are the function's first two derivatives, as functions of its value and its argument.
     """
 
     def of(x: Any) -> Any:
@@ -179,7 +180,7 @@ def compose(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Any:
-    """Return the result of `torch.where` for tensors, jets or numbers."""
+    """Extend `torch.where` from tensors and numbers to jets."""
     if not (isinstance(a, Jet) or isinstance(b, Jet)):
         return torch.where(condition, a, b)
     pairs = zip(jet(a).parts, jet(b).parts, strict=True)
@@ -190,7 +191,7 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
 
 
 class _Expm1(Elementwise):
-    """expm1 with an accurate derivative. Torch's derivative, the value + 1, loses digits for values close to -1."""
+    """expm1 with an accurate derivative. Torch computes it as expm1(x) + 1, which cancels if expm1(x) is near -1."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -212,7 +213,7 @@ class _Expm1(Elementwise):
 
 
 class Namespace:
-    """Functions of torch for tensors and jets. Functions that are not defined here use only the values of jets."""
+    """Torch functions for tensors and jets. Functions not defined in this class ignore the derivatives of jets."""
 
     where, stack, concatenate = map(staticmethod, (where, joined(torch.stack), joined(torch.concatenate)))
     sin = staticmethod(compose(torch.sin, lambda y, x: torch.cos(x), lambda y, x: -y))
@@ -224,7 +225,7 @@ class Namespace:
 
     @staticmethod
     def einsum(equation: str, *operands: Any) -> Any:
-        """Evaluate like `torch.einsum`."""
+        """Extend `torch.einsum` to jets."""
         return multilinear(partial(torch.einsum, equation), *operands)
 
     def __getattr__(self, name: str) -> Any:

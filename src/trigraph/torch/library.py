@@ -1,9 +1,9 @@
-"""Torch's operators ``trigraph::X_fwd``, ``X_bwd``, ``X_bwd2`` and, if needed, ``X_bwd3`` for each definition X.
+"""Torch operators ``trigraph::X_fwd``, ``X_bwd``, ``X_bwd2`` and, if needed, ``X_bwd3`` for each definition X.
 
 The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the backend
-and, for derivatives, the names of the requested fields. The result has a tensor for each field, without elements if the
-field is not requested or does not exist. X_bwd is the derivative of X_fwd, X_bwd2 of X_bwd, and X_bwd3 of
-X_bwd2. Forward mode uses the same operators (`trigraph.torch.derivatives`).
+and, for derivatives, the names of the requested fields. The result is one tensor per field, which is empty if the field
+was not requested or does not exist. X_bwd is the derivative of X_fwd, X_bwd2 of X_bwd, and X_bwd3 of X_bwd2.
+Forward mode uses the same operators (`trigraph.torch.derivatives`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
 class TorchOperator:
-    """Torch operator for an operator of the table: schema, order of the arguments, and kernels.
+    """Torch version of an operator of the table: its schema, argument order and kernels.
 
-    Within trigraph, the arguments of an operator are a list of arrays in the order of the table, and `keywords`: graph
-    objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten` makes one list of
-    all arguments, with graph objects as tensors and numbers.
+    Within trigraph, an operator is called with a list of arrays in the order of the table, and with `keywords`: graph
+    objects, attributes, `backend` and, for derivatives, `wanted`. For torch's dispatcher, `flatten` combines all
+    arguments in one list and replaces graph objects by their tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
@@ -47,10 +47,10 @@ class TorchOperator:
         self.native: NativeOperator | None = None
         self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
-        self.derivative: Any = None  # `trigraph.torch.derivatives` sets the `Derivative` when all operators exist
+        self.derivative: Any = None  # `Derivative`, set by `trigraph.torch.derivatives` once all operators exist
 
     def __call__(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Call the operator, and record the call if an array requires a gradient or has a tangent."""
+        """Call the operator; autograd records the call if an array requires a gradient or has a tangent."""
         results = self.compute_plain(arrays, keywords)
         if results is not None:
             return results
@@ -90,7 +90,7 @@ class TorchOperator:
             if recorded:
                 return self.plain_function.apply(rest, [keywords[name] for name in self.plain_names], *arrays)
             return native.eager(*arrays, *rest)
-        except REFUSED:  # an active transform of torch.func also causes a RuntimeError
+        except REFUSED:  # also raised under an active torch.func transform
             return None
 
     @lazy
@@ -117,12 +117,12 @@ class TorchOperator:
         return Plain
 
     def call_flat(self, *args: Any) -> Any:
-        """Call the operator with flat arguments, and record the call like `__call__`.
+        """Call the operator with flat arguments, recorded by autograd as in `__call__`.
 
-        Raise RuntimeError if torch.func differentiates the operator in a compiled program, which torch cannot do.
+        Raise RuntimeError if torch.func differentiates the call in a compiled program, which torch does not support.
         """
         arrays = args[: self.num_arrays]
-        # The level is 0, because compiled programs do not update the current level of `forward_ad`.
+        # Compiled programs do not update `forward_ad`'s current level, so pass the outermost level, 0.
         forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
             return self.compute_unrecorded(args)
@@ -136,11 +136,11 @@ class TorchOperator:
 
     @lazy
     def function(self) -> Any:
-        """`torch.autograd.Function` that records a call; compiled programs record `overload` instead.
+        """`torch.autograd.Function` that records calls; compiled programs record `overload` instead.
 
-        The first argument says whether forward mode is active, for which more tensors must be saved.
+        The first argument states whether forward mode is active, which requires more tensors to be saved.
         """
-        # Apply the function itself, because outer levels of torch.func need its derivatives and its vmap rule.
+        # Apply this same function, because outer torch.func levels need its derivatives and its vmap rule.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
@@ -170,7 +170,7 @@ class TorchOperator:
         return Recorded
 
     def compute_unrecorded(self, args: Sequence[Any]) -> Any:
-        """Call the operator with flat arguments, without recording and in C++ if possible."""
+        """Call the operator with flat arguments, in C++ if possible, without recording the call."""
         native = self.native
         if native is not None and not args[self.backend_place] and args[self.first].device.type == "cpu":
             results = native(args)
@@ -180,7 +180,7 @@ class TorchOperator:
 
     @lazy
     def overload(self) -> Any:
-        """Operator ``trigraph::X`` in torch's dispatcher."""
+        """Operator ``trigraph::X`` from torch's dispatcher."""
         return getattr(torch.ops.trigraph, self.op.name).default
 
     @lazy
@@ -190,7 +190,7 @@ class TorchOperator:
 
     @property
     def schema(self) -> str:
-        """Torch schema (types and names of arguments, types of results) without the operator's name."""
+        """Torch schema (argument types and names, result types) without the operator's name."""
         parameters = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
         for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
             for array in (*parts.arrays, *parts.reverse):
@@ -205,7 +205,7 @@ class TorchOperator:
         return f"({', '.join(parameters)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
     def flatten(self, arrays: Sequence[Any], keywords: Mapping[str, Any], reverse: bool) -> list[Any]:
-        """Return flat arguments for the dispatcher, including the reverse arrays of graphs if `reverse`."""
+        """Return flat arguments for the dispatcher, with the reverse arrays of graphs if `reverse`."""
         flat, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
             graph = keywords[name]
@@ -218,7 +218,7 @@ class TorchOperator:
         return flat + numbers_of_graphs + [keywords[name] for name in self.plain_names]
 
     def unflatten(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays and `keywords` from flat arguments; apply `convert` to the arrays of new graph objects."""
+        """Split flat arguments into arrays and `keywords`; apply `convert` to the tensors of graphs to be rebuilt."""
         keywords = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
@@ -233,12 +233,12 @@ class TorchOperator:
 
     @lazy
     def kernel(self) -> Callable[..., Any]:
-        """Dispatcher kernel for CPU and CUDA: `compute` with flat arguments, opaque to torch's compiler."""
+        """Dispatcher kernel for CPU and CUDA, which calls `compute`; torch's compiler does not trace it."""
 
         def run(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                # View graph arrays inside `on_device`, too: CuPy's stream must not wait while a CUDA graph is captured.
+                # View even graph arrays inside `on_device`: outside, CuPy's stream waits, which CUDA graphs forbid.
                 with on_device(first, shares=True):
                     fields = self.compute(args).values()
                 if self.op.single:
@@ -250,10 +250,10 @@ class TorchOperator:
         return uncompiled(run)
 
     def compute(self, args: Sequence[Any], out: Any = None) -> dict[str, Any]:
-        """Check a call with flat arguments, and compute it on their device, which `on_device` has made current.
+        """Check flat arguments, and compute the fields on their device, which `on_device` has made current.
 
-        Return the fields by name, with the caller's tensors from `out`. On a CUDA device, torch allocates the results:
-        `Tensor.record_stream` cannot keep memory of another library from being reused while another stream reads it.
+        Return the fields by name, including the caller's tensors in `out`. On a CUDA device, torch allocates results,
+        because `Tensor.record_stream` protects only torch's own memory from reuse while another stream reads it.
         """
         op, (arrays, values) = self.op, self.unflatten(args, view_array)
         like: torch.Tensor = arrays[self.first]
@@ -286,7 +286,7 @@ class TorchOperator:
         }
 
     def fake(self, *args: Any) -> Any:
-        """Return uninitialized tensors with the shapes and dtypes of the results (torch's fake implementation)."""
+        """Return uninitialized tensors with the shapes and dtypes of the results (fake implementation for torch)."""
         arrays, keywords = self.unflatten(args, lambda t: t)
         values = {**keywords, **dict(zip(self.array_names, arrays, strict=True))}
         op, first = self.op, arrays[self.first]
@@ -306,13 +306,13 @@ class TorchOperator:
                 fields.append(first.new_empty(0))
                 continue
             shape, dtype = layout(op, f, values, sizes)
-            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision inputs are float32
+            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # half-precision sums are float32
             fields.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
         return fields[0] if op.single else tuple(fields)
 
 
 def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
-    """Convert half-precision tensors to float32 under autocast, which computes sums in float32."""
+    """Under autocast, which computes sums in float32, convert half-precision tensors to float32."""
     if not torch.is_autocast_enabled(device):
         return arrays
     half = (torch.float16, torch.bfloat16)
@@ -320,14 +320,14 @@ def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
 
 
 def requires_grad(arrays: Sequence[Any]) -> bool:
-    """Return whether a call with these arrays is recorded for reverse-mode differentiation."""
+    """Return whether reverse-mode autograd records a call with these arrays."""
     return torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays)
 
 
 def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
-    """Return whether an array has a forward-mode tangent at a level, or may have one inside a torch.func wrapper.
+    """Return whether an array has a forward-mode tangent at `level`, or may have one inside a torch.func wrapper.
 
-    The default of `level` is the current level.
+    `level` defaults to the current level.
     """
     floating = [a for a in arrays if a is not None and a.is_floating_point()]
     return not all(map(has_storage, floating)) or any(

@@ -1,9 +1,10 @@
-"""Torch's operators in C++ (``fortran/torch.cpp``), which compute on the CPU without Python, if they were built.
+"""Optional torch operators in C++ (``fortran/torch.cpp``), which compute on the CPU without calling Python.
 
-An operator ``trigraph_cpu::X`` takes the flat arguments of ``trigraph::X`` without the backend, with numbers instead of
-choices, and with a bit mask of the requested fields. If its checks refuse a call, ``trigraph::X`` computes the call or
-raises an error with the reason. ``trigraph_cpu::eager_X`` is the same operator without a derivative, which would make
-torch call Python each time. While a dispatch mode is active, as in tracing, ``eager_X`` calls ``trigraph_cpu::X``.
+An operator ``trigraph_cpu::X`` accepts the flat arguments of ``trigraph::X`` without the backend, with numbers instead
+of choices, and with a bit mask of the requested fields. If its checks refuse the arguments, ``trigraph::X`` computes
+the call or raises an error that states the reason. ``trigraph_cpu::eager_X`` is the same operator without a registered
+derivative, which would make torch call Python each time. While a dispatch mode is active, for example in tracing,
+``eager_X`` calls ``trigraph_cpu::X``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ def _load_library() -> Any:
         return None
     try:
         lead_library()
-    except (ImportError, ValueError):  # no build of the fast path; each call will raise this error again
+    except (ImportError, ValueError):  # the fast path was not built; each call will raise this error again
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
     return torch.ops.trigraph_cpu
@@ -40,14 +41,14 @@ _FRAGMENT = torch.library.Library("trigraph_cpu", "FRAGMENT") if _OPERATORS else
 
 
 class NativeOperator:
-    """Operator in C++. `fake` and `vmap` are the rules of ``trigraph::X``, which take flat arguments."""
+    """Operator ``trigraph_cpu::X``. `fake` and `vmap` are the rules of ``trigraph::X`` for flat arguments."""
 
     def __init__(self, op: Operator, numbers: int, fake: Callable[..., Any], vmap: Callable[..., Any]) -> None:
         self.op, self.overload = op, getattr(_OPERATORS, op.name).default
-        self.start = numbers  # position of the first attribute among the arguments
+        self.start = numbers  # position of the first attribute in the arguments
         self.stop = numbers + len(op.attributes)
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
-        self.masks: dict[str, int] = {}  # cache of `mask`, by its argument
+        self.masks: dict[str, int] = {}  # cached results of `mask` by argument
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
         cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
@@ -65,7 +66,7 @@ class NativeOperator:
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
 
     def register_autograd(self, backward: Callable[..., Any], save: Callable[..., Any]) -> None:
-        """Register the derivative of ``trigraph::X``, for programs that are traced first and differentiated later."""
+        """Register the derivative of ``trigraph::X``, for programs that are differentiated after they were traced."""
         torch.library.register_autograd(
             f"trigraph_cpu::{self.op.name}",
             backward,
@@ -91,15 +92,15 @@ class NativeOperator:
                     needed = needed or array.requires_grad
                 else:
                     return None
-            # If forward mode is active, `unpack_dual` returns another tensor object.
+            # In forward mode, `unpack_dual` returns a different tensor object.
             return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None
 
     def number_rest(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
-        """Return the arguments that follow the arrays, or None if the operator does not accept graphs or attributes.
+        """Return the arguments after the arrays, or None if the operator does not support the graphs or attributes.
 
-        With `reverse`, the arguments include the reverse arrays of graphs.
+        With `reverse`, include the reverse arrays of graphs.
         """
         rest: list[Any] = []
         numbers: list[Any] = []
@@ -123,7 +124,7 @@ class NativeOperator:
         return rest + numbers
 
     def number_arguments(self, args: Any) -> list[Any]:
-        """Convert the arguments of ``trigraph::X`` to arguments of this operator."""
+        """Convert the arguments of ``trigraph::X`` to those of ``trigraph_cpu::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
         numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
         if not self.op.selective:
@@ -131,14 +132,14 @@ class NativeOperator:
         return [*args[: self.start], *numbers, self.mask(args[-1])]
 
     def mask(self, wanted: str) -> int:
-        """Return the bit mask of the requested fields; `wanted` has their names, separated by commas."""
+        """Return the bit mask of the fields named in `wanted`, a comma-separated list."""
         mask = self.masks.get(wanted)
         if mask is None:
             mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
         return mask
 
     def name_arguments(self, args: Any) -> list[Any]:
-        """Convert arguments of this operator to arguments of ``trigraph::X``."""
+        """Convert the arguments of ``trigraph_cpu::X`` to those of ``trigraph::X``."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
         wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.selective else []
@@ -153,9 +154,9 @@ class NativeOperator:
 
 
 def native(op: Operator, *rules: Any) -> NativeOperator | None:
-    """Return the C++ form of an operator, or None if the operator has none.
+    """Return the C++ version of an operator, or None if there is none.
 
-    Third derivatives of definitions that are linear for some choices have no C++ form: they use lower orders.
+    For definitions that are linear for some attributes, X_bwd3 has no C++ version: those choices use lower orders.
     """
     if not hasattr(_OPERATORS, op.name) or (op.order == 3 and op.definition.linear_when):
         return None

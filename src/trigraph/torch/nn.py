@@ -29,6 +29,6 @@ __all__ = [
     "add_self_loops",
 ]
 
-# Old pickles of models name these modules, because `trigraph.torch.nn` used to be a folder.
+# Old model pickles refer to these modules, from when `trigraph.torch.nn` was a package.
 for _module in (activations, gat, gemnet, gno, weighted, compiled, dimenet, potential, structures):
     _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module

@@ -1,6 +1,6 @@
-"""Plain forms of all operators (`trigraph.plain`) in operations of torch and in multilinear operators of trigraph.
+"""Plain forms of all operators (`trigraph.plain`), computed by torch operations and trigraph's multilinear operators.
 
-Plain forms give third and higher derivatives; the operators of `trigraph.torch` give the first two.
+Plain forms yield third and higher derivatives; the operators of `trigraph.torch` yield the first two.
 """
 
 import math
@@ -19,13 +19,13 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.signatures import EachEntry, allow_nesting
 
 Values = Mapping[str, Any]
-# Name in `trigraph.plain` of the index array of each `Segments` argument.
+# Maps each `Segments` argument to the name of its index array in `trigraph.plain`.
 SEGMENTS = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "input_of_triplet"}
 
 
 def _scatter(rows: Tensor, index: Tensor, num: int) -> Tensor:
     zeros = rows.new_zeros(num, *rows.shape[1:])
-    if rows.is_cuda:  # index_add of CUDA tensors has no fixed order; index_put sorts the indices
+    if rows.is_cuda:  # unlike index_add, index_put is deterministic on CUDA: it sorts the indices
         return zeros.index_put((index,), rows, accumulate=True)
     return zeros.index_add(0, index, rows)
 
@@ -36,11 +36,11 @@ def _extremum(rows: Tensor, index: Tensor, num: int, which: str) -> Tensor:
 
 
 def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
-    """Return the number of groups and the arrays from which `_aggregate` makes a graph.
+    """Return the number of groups and the graph arrays for `_aggregate`.
 
-    In this graph, one edge leads from source p to destination p for each row p; the kernel of the edge is index[p].
+    The graph has an edge from source p to destination p for each row p, with kernel index[p].
     """
-    # `len(index)` would be a constant in traced programs, whereas `shape` is symbolic.
+    # Tracing would make `len(index)` a constant, whereas `shape` stays symbolic.
     rows = torch.arange(index.shape[0] + 1, device=index.device)
     sizes = torch.zeros(num, dtype=index.dtype, device=index.device).index_add(0, index, torch.ones_like(index))
     offsets = torch.cat([rows[:1], sizes.cumsum(0)])
@@ -58,10 +58,10 @@ def _aggregate(
 
 
 class _Trilinear(EachEntry):
-    """Derivative of the sum over rows p of a_p M_k(p) b_p with respect to a, b or M, where k(p) is the row's group.
+    """Derivative of the sum over rows p of a_p M_k(p) b_p with respect to a, b or M, where k(p) is the group of row p.
 
-    `gno_aggregate` computes all three without storing a matrix for each row. `which` is the position of the result in
-    the list a (rows, A), b (rows, B), M (groups, A, B); x and y are the other two, in the order of the list.
+    `gno_aggregate` computes each derivative without storing a matrix per row. With shapes a (rows, A), b (rows, B) and
+    M (groups, A, B), `which` is the index in (a, b, M) of the differentiated array; x and y are the other two.
     """
 
     @staticmethod
@@ -111,7 +111,7 @@ _outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
 
 
 def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
-    """Compute `_outer` of jets, with one call for each part of a, which takes all parts of b that multiply the part."""
+    """Extend `_outer` to jets: one call per part of `a` multiplies it by all parts of `b` with a nonzero product."""
     a, b = jet(a), jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
     for k in PARTS:
@@ -125,7 +125,7 @@ def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
 
 
 class _Bessel(EachEntry):
-    """Spherical Bessel functions j_l and j_(l+1). Derivatives use both values (DLMF 10.51.2) instead of the series."""
+    """Spherical Bessel functions j_l and j_(l+1), whose derivatives are computed from both values (DLMF 10.51.2)."""
 
     @staticmethod
     def forward(l: int, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
@@ -162,11 +162,11 @@ def _bessel(l: int, x: Any) -> Any:  # noqa: E741
 
 
 def _constant(x: Any) -> Any:
-    return x.detach()  # the value without derivatives, also for a jet
+    return x.detach()  # for a jet, the value without derivatives
 
 
 class _Harmonics(EachEntry):
-    """`trigraph.plain.harmonics` with derivatives that are products with constant matrices."""
+    """`trigraph.plain.harmonics`, with derivatives computed as products with constant matrices."""
 
     @staticmethod
     def forward(unit: Tensor, gradient: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class _Harmonics(EachEntry):
 
 
 def _derivatives(S: Tensor, gradient: Tensor) -> Tensor:
-    """Return the derivatives (rows, 3, s) of polynomials S (rows, s) with respect to three coordinates."""
+    """Return the derivatives (rows, 3, s) of the harmonics S (rows, s) with respect to the three coordinates."""
     return (S @ gradient).unflatten(1, (3, -1))
 
 
@@ -211,7 +211,7 @@ def _harmonics(unit: Any, degree: int) -> Any:
 
 
 class _Softmax(EachEntry):
-    """Softmax with derivatives in terms of deviations from means, which the quotient rule would lose to rounding."""
+    """Softmax whose derivatives use deviations from means, which the quotient rule would lose to cancellation."""
 
     @staticmethod
     def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:
@@ -236,7 +236,7 @@ class _Softmax(EachEntry):
 
 
 def _deviation(alpha: Tensor, t: Tensor, index: Tensor, num: int) -> Tensor:
-    """Return t minus its mean over the rows that share an index, weighted by alpha."""
+    """Return t minus its alpha-weighted mean over the rows with the same index."""
     return t - _scatter(alpha * t, index, num)[index]
 
 
@@ -272,7 +272,7 @@ LIBRARY = plain.Library(
 
 
 def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the index arrays of the graphs, and `keywords` with the sizes of the graphs added."""
+    """Return the index arrays of the graphs, and `keywords` extended by the sizes of the graphs."""
     arrays: dict[str, Tensor] = {}
     kind = GRAPHS[spec.graph] if spec.graph else None
     for argument in kind.arguments if kind else ():
@@ -287,7 +287,7 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
         rows = torch.arange(arrays["offsets"].shape[0] - 1, device=arrays["offsets"].device)
         degrees = arrays["offsets"].diff()
         arrays["destinations"] = torch.repeat_interleave(rows, degrees, output_size=arrays["indices"].shape[0])
-    # `max_parallel_edges` is the largest number of edges left out of a sum of `agg_edge_to_edge`.
+    # Add `max_parallel_edges`, the largest number of edges that a sum in `agg_edge_to_edge` excludes.
     flags = {n: getattr(keywords["graph"], n) for n in ("max_parallel_edges",) if spec.graph == "edges"}
     return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
 
@@ -299,7 +299,7 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
-        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes); half precision uses float32."""
+        """Return the outputs for `values` (arrays) and `keywords` (graphs, attributes); 16-bit floats use float32."""
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
@@ -315,9 +315,9 @@ def curvature(
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
     """Return the arrays that bwd2 depends on, by name, and a function that maps some of them to a number.
 
-    Let F be the operator with Jacobian J, a the arrays gg_*, g the arrays grad_*, c the `seeds` (c_g for bwd2's fields
-    grad_*, c_x for its other fields), and b the arrays `mixed`, one for each input. The number is <c_g, J a> +
-    <g, D^2 F [a, c_x] + J b>. Without b, the number is the inner product of the seeds and bwd2's results.
+    For the operator F with Jacobian J, the number is <c_g, J a> + <g, D^2 F [a, c_x] + J b>, where a denotes the arrays
+    gg_*, g the arrays grad_*, c_g the `seeds` of bwd2's fields grad_*, c_x the `seeds` of its other fields, and b the
+    arrays `mixed`, one per input. Without b, it is the inner product of the seeds and bwd2's results.
     """
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     grads = [f"grad_{a.name}" for a in spec.outputs]

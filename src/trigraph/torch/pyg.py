@@ -1,6 +1,6 @@
 """A subclass of PyTorch Geometric's GATConv that computes with trigraph's operators.
 
-Code that requires a ``MessagePassing``, such as ``torch_geometric.nn.to_hetero`` and the explainers, accepts it.
+Code that requires a ``MessagePassing``, such as ``torch_geometric.nn.to_hetero`` and the explainers, accepts the class.
 """
 
 import math
@@ -20,7 +20,7 @@ METHODS = ("message", "message_and_aggregate", "aggregate", "update", "edge_upda
 
 
 def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
-    """Return why trigraph's operators cannot compute a GATConv of PyTorch Geometric, or None if they can."""
+    """Return why trigraph's operators cannot compute a PyTorch Geometric GATConv, or None if they can."""
     if layer.flow != "source_to_target":
         return f"flow is {layer.flow!r}; only 'source_to_target' is supported"
     if not isinstance(layer.aggr, str) or layer.aggr not in ("add", "sum"):
@@ -43,10 +43,10 @@ def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
 
 
 class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
-    """``torch_geometric.nn.GATConv``, computed by `trigraph.torch.nn.GATConv`; see there for the arguments.
+    """``torch_geometric.nn.GATConv``, computed by `trigraph.torch.nn.GATConv`, which documents the arguments.
 
-    PyTorch Geometric's code still runs if trigraph's operators do not support the layer: with an explainer that masks
-    messages, hooks on message passing, replaced methods or `aggr_module`, or a negative `negative_slope`.
+    PyTorch Geometric's own code is used if trigraph's operators do not support the layer: with an explainer that masks
+    messages, hooks on message passing, replaced methods, a replaced `aggr_module`, or a negative `negative_slope`.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     Raises
     ------
     NotImplementedError
-        If `aggr`, `flow` or `decomposed_layers` has another value than its default, or if `negative_slope` is negative.
+        If `aggr`, `flow` or `decomposed_layers` differs from its default, or if `negative_slope` is negative.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
     torch.Size([3, 6])
     """
 
-    # Explainers replace messages in this general method; otherwise the class would inherit GATConv's compiled version.
+    # Explainers replace messages in this general method, so do not inherit GATConv's generated version.
     propagate = torch_geometric.nn.MessagePassing.propagate
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -84,7 +84,7 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
         return_attention_weights: bool | None = None,
     ) -> Any:
         """Return new features of the destinations; see `trigraph.torch.nn.GATConv`."""
-        # PyTorch Geometric reads the next two comments in the source, to learn the arguments of message-passing steps:
+        # PyTorch Geometric parses the next two comments to find the arguments of the message-passing steps:
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         owner = nn.GATConv if why_not(self) is None else torch_geometric.nn.GATConv

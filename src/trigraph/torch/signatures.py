@@ -1,4 +1,4 @@
-"""Common parts of custom autograd functions: signatures (which `apply` reads), forward mode and vmap."""
+"""Helpers for custom autograd functions: cheaper signatures for `apply`, forward mode, and vmap rules."""
 
 import functools
 import inspect
@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 
 
 class _WithoutDefaults(inspect.Signature):
-    """Signature of a function without default arguments, which binds arguments without inspecting them."""
+    """Signature for functions without default arguments, which binds any arguments without inspection."""
 
     class Bound(NamedTuple):
-        """Subset of `inspect.BoundArguments` that torch uses."""
+        """The part of `inspect.BoundArguments` that torch uses."""
 
         args: tuple[Any, ...]
         kwargs: dict[str, Any]
@@ -27,24 +27,24 @@ class _WithoutDefaults(inspect.Signature):
 
 
 def without_defaults(function: type[torch.autograd.Function]) -> None:
-    """Skip the search for default arguments in each `function.apply`; `forward` must not have any."""
+    """Skip the search for default arguments in each `function.apply`; `forward` must not have default arguments."""
     function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
 
 def allow_nesting(jvp: Callable[..., Any]) -> Any:
-    """Return a `jvp` for a custom function that outer levels of torch.func can also differentiate in forward mode.
+    """Return a `jvp` for a custom function that outer torch.func levels can also differentiate in forward mode.
 
-    The given `jvp` takes the saved tensors as its second argument. Torch disables forward mode while a `jvp` runs, and
-    so silently loses the tangents of outer levels; the saved tensors still have tangents of the function's own level.
+    The given `jvp` receives the saved tensors as its second argument. Torch disables forward mode while a `jvp` runs,
+    and so silently loses the tangents of outer levels. The saved tensors still have tangents at the function's level.
     """
 
     @functools.wraps(jvp)
     def rule(ctx: Any, *tangents: Any) -> Any:
         floating = [t is not None and t.is_floating_point() for t in ctx.saved_tensors]
         pairs = zip(ctx.saved_tensors, floating, strict=True)
-        # The level is 0, because compiled programs do not update the current level of `forward_ad`.
+        # Compiled programs do not update `forward_ad`'s current level, so pass the outermost level, 0.
         saved = [forward_ad.unpack_dual(t, level=0).primal if is_floating else t for t, is_floating in pairs]
-        # `inference_mode(False)` is the public way to enable forward mode; it also enables reverse mode.
+        # `inference_mode(False)` is the public way to enable forward mode (it also enables reverse mode).
         recorded = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recorded):
             return jvp(ctx, saved, *tangents)
@@ -53,9 +53,9 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
 
 
 class Elementwise(torch.autograd.Function):
-    """Custom function whose arguments and results have one shape, with its own rule for vmap.
+    """Custom function whose arguments and results all have the same shape, with its own vmap rule.
 
-    Torch's rule cannot be nested: it passes batched tensors to a `jvp`, which `allow_nesting` could not unpack.
+    Torch's generated rule cannot be nested: it passes batched tensors to a `jvp`, which `allow_nesting` cannot unpack.
     """
 
     @classmethod
@@ -67,7 +67,7 @@ class Elementwise(torch.autograd.Function):
 
 
 class EachEntry(torch.autograd.Function):
-    """Custom function that torch.vmap applies to one entry after another; see `Elementwise`."""
+    """Custom function that torch.vmap applies to each entry separately, for the reason given in `Elementwise`."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
@@ -80,7 +80,7 @@ def apply_to_entries(
 ) -> tuple[Any, Any]:
     """Apply a function to each entry of a torch.vmap batch; return the stacked results and their batch dimensions.
 
-    If the batch has no entries, the function is called with zeros.
+    For an empty batch, the function is called with zeros.
     """
     pairs = [*zip(args, in_dims, strict=True)]
     if number == 0:
