@@ -1,4 +1,4 @@
-"""Checks run by `trigraph verify` (finite differences, comparisons of backends, golden vectors), and their report."""
+"""Checks of `trigraph verify` (finite differences, comparisons of backends, golden vectors), and the report."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Compare a subject with the judge elementwise, and check shapes, dtypes, `wrt` and absent cotangents."""
+"""Elementwise comparison of a subject with the judge, and checks of shapes, dtypes, `wrt` and absent cotangents."""
 
 import math
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from trigraph.verification.subjects import Subject, call_subject
 
 
 def largest_error(errors: np.ndarray) -> float:
-    """Return the largest of some errors: 0 without errors, NaN if any is NaN."""
+    """Return the largest error: 0 for an empty array, NaN if any error is NaN."""
     return float(np.max(errors)) if errors.size else 0.0
 
 
 def compute_scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
-    """Return the largest |got - ref| / (eps * scale + tiny + more); NaN if `got` or the judge's result has a NaN.
+    """Return the largest |got - ref| / (eps * scale + tiny + more), or NaN if `got` or the judge's result contains NaN.
 
-    The judge's result is a triple (3, *got.shape): hi, lo and scale. `got` was computed in `dtype`. `more` is an
-    absolute error that a tolerance of 1 allows in addition.
+    The judge's result is an array (3, *got.shape) of hi, lo and scale. `got` was computed in `dtype`. `more` is an
+    additional absolute error that a tolerance of 1 allows.
     """
     hi, lo, scale = triple
     with np.errstate(invalid="ignore", over="ignore"):
@@ -34,7 +34,7 @@ def compute_scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: 
 
 
 def describe_wrong_form(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
-    """Describe a wrong type, dtype or shape of a field; return "" if all are correct."""
+    """Describe what is wrong with a field's type, dtype or shape; return "" if nothing is wrong."""
     if not isinstance(got, np.ndarray):
         return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
     if str(got.dtype) != dtype:
@@ -46,12 +46,12 @@ def describe_wrong_form(got: Any, field: Array, sizes: Mapping[str, int], dtype:
 
 
 def expected_dtype(field: Array, case: Case) -> str:
-    """Return the expected dtype of a field: the dtype of the case, or of its graph for integers."""
+    """Return the expected dtype of a field: the case's dtype or, for integers, the dtype of its graph."""
     return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
 
 
 def compute_field_error(got: np.ndarray, field: Array, expected: np.ndarray, dtype: str) -> float:
-    """Return the error in units of eps * scale, or the number of wrong elements for integers."""
+    """Return the error in units of eps * scale or, for integers, the number of wrong elements."""
     return float(np.count_nonzero(got != expected)) if field.index else compute_scaled_error(got, expected, dtype)
 
 
@@ -64,8 +64,8 @@ def check_accuracy(
 ) -> list[Check]:
     """Compare every field of an operator with the judge; the arguments in `absent` are None.
 
-    `back` has results of the subject's fwd that are passed to its bwd. Each field has a check with the error in units
-    of eps * scale, infinite for a wrong dtype or shape. A further check of each field (kind ``empty``) requires that
+    `back` contains results of the subject's fwd to be passed to its bwd. For each field, one check records the error in
+    units of eps * scale, which is infinite for a wrong dtype or shape. Another check (kind ``empty``) requires that
     elements without terms, for which the judge's scale is 0, are exactly 0.
     """
     case = judged.case
@@ -93,12 +93,12 @@ def check_accuracy(
 
 
 def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Check calls that request some fields, or that leave out one cotangent or all but one.
+    """Check calls that request only some fields, or that omit one cotangent or all but one.
 
-    Derivatives are requested for one field at a time, and the forward without one of the auxiliary outputs that it
-    returns only on request. The requested fields must be bitwise identical to the fields of a full call, and the others
-    must be None; the error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with
-    the judge, which treats None as zero.
+    Derivatives are called for one field at a time, and fwd without one of the auxiliary outputs that it returns only on
+    request. Requested fields must be bitwise identical to the fields of a full call, and all others must be None; the
+    error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the judge, which
+    treats None as zero.
     """
     case = judged.case
     checks = []
@@ -121,7 +121,7 @@ def check_subsets(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
 def _list_subset_requests(
     case: Case, op: Operator
 ) -> list[tuple[str, dict[str, bool], tuple[str, ...] | None, tuple[str, ...]]]:
-    """Return requests of some fields: a description, the attribute and `wrt` that select the fields, their names."""
+    """Return (description, attribute, `wrt`, names of the selected fields) for each request of only some fields."""
     returned = [f.name for f in case.list_returned(op)]
     if op.selective:
         return [(f"{name} alone", {}, (name,), (name,)) for name in returned]
@@ -131,27 +131,27 @@ def _list_subset_requests(
 
 
 def count_subsets(case: Case, op: Operator) -> int:
-    """Return the number of checks that `check_subsets` makes."""
+    """Return the number of checks that `check_subsets` returns."""
     fields = len(case.list_returned(op))
     back = len(_list_passable_results(case, op))
     return fields * (len(_list_absent_cotangents(case, op)) + back + (back > 1)) + len(_list_subset_requests(case, op))
 
 
 def _list_absent_cotangents(case: Case, op: Operator) -> list[tuple[str, ...]]:
-    """Return the sets of cotangents to leave out: each cotangent, and all but each cotangent."""
+    """Return the sets of cotangents to omit: each cotangent alone, and all except each cotangent."""
     ggs = [a.name for a in case.select_present(op) if a.nullable and not a.optional]
     some = [(name,) for name in ggs] + [tuple(other for other in ggs if other != name) for name in ggs]
     return list(dict.fromkeys(absent for absent in some if absent))
 
 
 def _list_passable_results(case: Case, op: Operator) -> set[str]:
-    """Return the names of the results of fwd that may be passed to bwd."""
+    """Return the names of the results of fwd that bwd accepts."""
     fwd = list_main_operators(case.definition)[0]
     return {f.name for f in case.list_returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 
 
 def _check_passed_results(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Pass results of fwd to bwd, one at a time and all together; the results of bwd must not change."""
+    """Check bwd with results of fwd as arguments, passed one at a time and all together."""
     fwd, names = list_main_operators(judged.case.definition)[0], _list_passable_results(judged.case, op)
     if not names:
         return []

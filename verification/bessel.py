@@ -1,4 +1,4 @@
-"""Check radial functions over three decades of x, since closed forms of j_l suffer cancellation at small x."""
+"""Check of radial functions over three decades of x, because closed forms of j_l suffer cancellation at small x."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
 
 
 def make_decades_case(dtype: str, seed: int) -> JudgedCase:
-    """Return a case of radial_basis with logarithmically spaced distances and all degrees."""
+    """Return a case of radial_basis with logarithmically spaced distances and all degrees l."""
     definition = next(d for d in DEFINITIONS if d.name == "radial_basis")
     sizes = {"num_edges": POINTS, "num_radial": RADIAL, "num_spherical": DEGREES, "envelope_exponent": EXPONENT}
     x = make_read_only(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
@@ -36,10 +36,10 @@ def make_decades_case(dtype: str, seed: int) -> JudgedCase:
 
 
 def _compute_with_scipy(x: np.ndarray) -> np.ndarray:
-    """Return envelope times normalised spherical Bessel functions by scipy, float64 (num_edges, degrees, radial)."""
+    """Return the envelope times scipy's normalised spherical Bessel functions, float64 (num_edges, degrees, radial)."""
     x = x.astype(np.float64)[:, None, None]
     q = EXPONENT + 1
-    # This factorised form has no cancellation at the cutoff: env = (1 - x)^3 sum_n (n+1)(n+2)/2 x^n / x, n < q.
+    # To avoid cancellation at the cutoff, factor the envelope: env = (1 - x)^3 sum_n (n+1)(n+2)/2 x^n / x, n < q.
     env = (1 - x) ** 3 / x * sum((n + 1) * (n + 2) / 2 * x**n for n in range(q))
     degrees = np.arange(DEGREES)[:, None]
     zeros = bessel_zeros(DEGREES, RADIAL)
@@ -50,7 +50,7 @@ def _compute_with_scipy(x: np.ndarray) -> np.ndarray:
 def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
     """Compare sbf_rad with scipy, with one check for each degree.
 
-    Errors are in units of eps times the judge's scale; `curve` has the largest error of the radial functions at each x.
+    Errors are in units of eps times the judge's scale; `curve` lists the largest error at each x.
     """
     case, op = judged.case, OPERATORS["radial_basis_fwd"]
     outcome = call_subject(subject, op, case.arguments(op))

@@ -16,17 +16,17 @@ class Case:
 
     name: str  # name of the variant or of the real input
     definition: Definition
-    sizes: Mapping[str, int]  # size of every symbol
+    sizes: Mapping[str, int]  # size by symbol
     values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
-    directions: Mapping[str, np.ndarray]  # direction of each input, ``grad_<output>`` and ``gg_<input>``
-    largest_step: float  # largest finite-difference step, which crosses no kink
+    directions: Mapping[str, np.ndarray]  # directions of inputs, ``grad_<output>`` and ``gg_<input>``
+    largest_step: float  # largest finite-difference step that crosses no kink
     note: str = ""  # remark for readers of the results
-    # Whether all or many terms of sums are equal, as when many edges share few rows. The rounding errors of a direct
-    # sum then add up instead of partly cancelling.
+    # Whether many terms of a sum are equal, for example because many edges share few rows. The rounding errors of a
+    # direct sum then add up instead of partly cancelling.
     equal_terms: bool = False
-    half: str | None = None  # half-precision dtype of some arrays, whose numbers it represents exactly
+    half: str | None = None  # half-precision dtype that represents the numbers of some arrays exactly
     gggs: Mapping[str, np.ndarray] = field(default_factory=dict)  # ``ggg_<field>``: cotangents of the fields of bwd2
 
     @property
@@ -35,7 +35,7 @@ class Case:
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
     def select_present(self, op: Operator) -> tuple[Argument, ...]:
-        """Return the array arguments of an operator that are present."""
+        """Return an operator's array arguments that are present."""
         return op.select_present(self.arguments(op))
 
     def list_returned(self, op: Operator) -> tuple[Array, ...]:
@@ -46,20 +46,20 @@ class Case:
         """Return the fields that have a derivative."""
         return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
 
-    @cached_property  # depends only on fields, which do not change
+    @cached_property  # the fields never change
     def dtype(self) -> str:
         """Dtype of the arrays, ``"float32"`` or ``"float64"``."""
         return str(self.values[self.definition.inputs[0].name].dtype)
 
     def arguments(self, op: Operator) -> dict[str, Any]:
-        """Return the keyword arguments of an operator of the definition, without `wrt` and results of fwd."""
+        """Return the keyword arguments of one of the definition's operators, except `wrt` and results of fwd."""
         absent = [f"{prefix}{a.name}" for a in self.definition.inputs if a.optional for prefix in ("gg_", "ggg_")]
         absent += [a.name for a in op.arguments if a.given_back]
         values = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs, **self.gggs}
         return {name: values[name] for name in op.parameters}
 
     def change_arrays(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> "Case":
-        """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
+        """Return the case with ``change(dims, array)`` applied to every array (inputs, cotangents and directions)."""
         dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_", "ggg_")}
         dims |= {f"{prefix}{a.name}": a.dims for a in self.definition.outputs for prefix in ("grad_", "ggg_grad_")}
 

@@ -1,7 +1,7 @@
-"""Cases: inputs for every operator of a definition, generated from the operator table.
+"""Generation of cases: arguments for all operators of a definition, drawn according to the operator table.
 
-A case holds the values of all arguments that a definition's fwd, bwd, bwd2 and bwd3 take, and one direction for each
-differentiable argument. It is determined by definition, variant, dtype and seed.
+A case contains the values of all arguments of a definition's fwd, bwd, bwd2 and bwd3, and one direction for each
+differentiable argument. Definition, variant, dtype and seed determine the case.
 """
 
 import importlib
@@ -23,11 +23,11 @@ from trigraph.verification.variants import choose_sizes
 from trigraph.verification.variants import list_hub_variants as list_hub_variants
 from trigraph.verification.variants import list_variants as list_variants
 
-# Rows too close to a kink are drawn again, until |value| >= 2 |change of value| for the largest finite-difference step.
-# Cases that are evaluated only at one point use this step, which changes values by more than rounding does.
+# Rows are redrawn until |value| >= 2 |change of value| for the largest finite-difference step. Cases that are evaluated
+# at only one point use this step, which changes values by more than rounding does.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
-ROOM = 32  # products of scaled cotangents stay this many powers of two below the largest number
+ROOM = 32  # number of powers of two by which products of scaled cotangents stay below overflow
 LARGEST_FREQUENCY = 20.0
 
 
@@ -39,24 +39,24 @@ def draw_arrays(
     data: str = "any",
     half: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, with the given sizes.
+    """Draw values for arrays of the operator table, ``{a.name: a for a in op.arguments}``, with the given sizes.
 
     Numbers are rounded to `dtype`, so that all subjects and the judge get the same numbers; arrays are read-only. If
-    `half` is the name of a half-precision dtype, arrays that kernels also accept in that dtype are rounded to it first.
+    `half` names a half-precision dtype, arrays that kernels also accept in that dtype are rounded to it first.
 
-    `data` is "any" for standard normal numbers; "integers" for -2 to 2, whose sums of products are exact in every
-    order, so that arguments of kinks are often exactly zero, which tests conventions such as relu'(0) = 0; "positive"
-    for numbers whose sums have no cancellation; or "constant" for positive numbers with equal rows (nodes, edges, ...).
+    `data` is "any" for standard normal numbers; "integers" for integers from -2 to 2, to test conventions such as
+    relu'(0) = 0 (sums of products are exact in any order, and often exactly zero); "positive" for sums without
+    cancellation; or "constant" for positive numbers with equal rows (nodes, edges, ...).
     """
 
     def draw_numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # distances, some of them beyond the cutoff, which is 1
+        if sample == "unit interval":  # distances, some of which exceed the cutoff 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # in DimeNet++ frequencies range from pi to 6 pi
+        if sample == "frequency":  # from pi to 6 pi, as in DimeNet++
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
-        if data == "integers":  # weights must be positive because their sum is a divisor
+        if data == "integers":  # positive, because the sum of the weights is a divisor
             return rng.integers(1, 3, shape) if sample == "positive" else rng.integers(-2, 3, shape)
         if data != "any" or sample == "positive":
             return rng.uniform(0.5, 1.5, shape)
@@ -85,10 +85,10 @@ def find_half_dtype(name: str) -> np.dtype:
 def find_kink_violations(
     definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
-    """Return a mask of the rows of each resampled input that are too close to a kink.
+    """Return masks of the rows that are too close to a kink, by name of the input to be resampled.
 
-    The mask is True if |value| < 2 |change| for an element of the row and a step of +-`step`, the largest
-    finite-difference step, along the direction of some input.
+    A row is too close if, for any of its elements, |value| < 2 |change| in a step of +-`step`, the largest
+    finite-difference step, along the direction of any input.
     """
     violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
@@ -113,7 +113,7 @@ def find_kink_violations(
 
 
 def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
-    """Redraw rows until none is close to a kink; raise RuntimeError after `MAX_ROUNDS` rounds."""
+    """Redraw rows until none is too close to a kink; raise RuntimeError after `MAX_ROUNDS` rounds."""
     for _ in range(MAX_ROUNDS):
         bad = find_kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
@@ -130,12 +130,12 @@ def _resample_near_kinks(case: Case, rng: np.random.Generator) -> Case:
 
 
 def remove_domain(array: Array) -> Array:
-    """Return the array with standard normal numbers as its distribution, since cotangents have no restricted domain."""
+    """Return the array with a standard normal distribution, because the domain of cotangents is not restricted."""
     return replace(array, sample="normal")
 
 
 def direction_array(array: Array) -> Array:
-    """Return the array with the distribution of directions; directions of frequencies are as large as frequencies."""
+    """Return the array with the distribution of directions, which for frequencies are as large as frequencies."""
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
@@ -150,11 +150,11 @@ def assemble_case(
     data: str = "any",
     half: str | None = None,
 ) -> Case:
-    """Draw the arrays of a case; `graphs` has its graph objects by argument name.
+    """Draw the arrays of a case; `graphs` maps argument names to graph objects.
 
-    `sizes` has the sizes that no graph object determines. `setting` has the choices and numbers that differ from the
-    defaults, and None for absent inputs and graph objects. `data` and `half` are as for `draw_arrays`. The case has no
-    directions and may be close to kinks. Its arrays are read-only, so that a backend that writes to its inputs fails.
+    `sizes` contains the sizes that no graph object determines. `setting` contains the choices and numbers that differ
+    from the defaults, and None for absent inputs and graph objects. `data` and `half` are as for `draw_arrays`. The
+    case has no directions and may be close to kinks. Arrays are read-only, so that backends that write to inputs fail.
     """
     op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
     graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
@@ -170,7 +170,7 @@ def assemble_case(
     ggs = {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}
     (make_third_order_tasks,) = rng.spawn(
         1
-    )  # a separate generator, so that the other numbers do not depend on the third order
+    )  # a separate generator, so that third-order arrays do not change other numbers
     gggs = {f"ggg_{n}": remove_domain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw_arrays(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
     ggg = draw_arrays(gggs, sizes, dtype, make_third_order_tasks, data, half)
@@ -179,7 +179,7 @@ def assemble_case(
 
 
 def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build the case of a variant from `list_variants(definition)`; `half` is as for `draw_arrays`."""
+    """Build the case for one of ``list_variants(definition)``; `half` is as for `draw_arrays`."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = choose_sizes(definition, variant)
     kind = GRAPHS[definition.graph]
@@ -215,9 +215,9 @@ def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, 
 
 
 def scale_cotangents(case: Case, rng: np.random.Generator) -> Case:
-    """Multiply cotangents by powers of two, of which at most one kind of cotangent gets negative powers.
+    """Multiply each kind of cotangent by powers of two, which are negative for at most one kind.
 
-    Results are sums of products of some of the cotangents, none of which overflows.
+    Results are sums of products of cotangents; none of the products overflows.
     """
     room = np.finfo(case.dtype).maxexp - ROOM
     powers = np.diff([0, *np.sort(rng.integers(room, size=2)), room])

@@ -1,14 +1,14 @@
 """Central differences of one derivative order, compared with the next order.
 
-The checks take differences of phi(x) = sum over fields of <w, L.field(x)>, where L is the lower order and w are its
-cotangents: ``grad_`` for fwd, ``gg_`` for bwd, ``ggg_`` for bwd2. The gradient of phi is the result of the next order.
-Along one random direction v for each argument,
+Let phi(x) = sum over fields of <w, L.field(x)>, where L is the operator of the lower order and w are its cotangents:
+``grad_`` for fwd, ``gg_`` for bwd, ``ggg_`` for bwd2. The gradient of phi is the result of the next order. Along one
+random direction v for each argument,
 
     error(h) = |phi(x+) - phi(x-) - <grad, x+ - x->| / sum |grad_i (x+ - x-)_i|
 
-is evaluated for steps that are powers of two. It uses the difference x+ - x- of the rounded points, not 2 h v, and sums
-in real128, so that rounding of inputs and sums does not contribute. The error then consists of the truncation error and
-the rounding errors of L and of the gradient.
+is evaluated for steps h that are powers of two, with the difference x+ - x- of the rounded points instead of 2 h v, and
+with sums in real128, so that rounding of points and sums does not contribute. The error consists of the truncation
+error and the rounding errors of L and of the gradient.
 """
 
 import math
@@ -28,23 +28,23 @@ from trigraph.verification import tolerances
 from trigraph.verification.judged import JudgedCase, compute_with_judge, list_main_operators
 from trigraph.verification.subjects import Subject, compute_arrays
 
-# Steps up to the case's largest step are used. They are dense where truncation dominates and where the error is
+# Each case uses the steps up to its largest step. Steps are dense where truncation dominates and where the error is
 # smallest; 2^-13 completes two decades if the largest step is 2^-6.
 STEPS = tuple(2.0**-k for k in (*range(4, 12, 2), 12, 13, 14, 16, 18, *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
-# Smallest ratio of steps for functions without truncation error, whose slope need not be measured with dense steps.
+# Smallest ratio of successive steps for functions without truncation error, for which no slope is measured.
 APART = 2.0**8
 
-# Factors of products that are summed; each factor is a pair of arrays (2, ...), hi and lo.
+# Factors of products to be summed; each factor is an array (2, ...) of hi and lo.
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class _CurveArithmetic:
-    """Functions that compute a curve of errors in one arithmetic.
+    """Functions to compute error curves in a subject's or the judge's arithmetic.
 
-    `evaluate(op, values, names)` returns fields of L or of its gradient as pairs, `shift(x, h, v)` returns x + h v,
-    and `gap(x, h, v)` returns the difference x(+h) - x(-h) as a pair.
+    `evaluate(op, values, names)` returns fields of L or of its gradient as pairs (hi, lo), `shift(x, h, v)` returns
+    x + h v, and `gap(x, h, v)` returns the difference x(+h) - x(-h) as a pair.
     """
 
     name: str
@@ -56,12 +56,12 @@ class _CurveArithmetic:
 
 
 def compute_rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
-    """Return the difference of the rounded points ``x +- step * direction``, as a pair."""
+    """Return the difference of the rounded points ``x +- step * direction`` as a pair (hi, lo)."""
     return judge.pair(x + step * direction, -1.0, x - step * direction)
 
 
 def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArithmetic:
-    """Return the arithmetic of a subject, whose points are rounded to the dtype of the case."""
+    """Return the arithmetic of a subject, in which points are rounded to the dtype of the case."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: judge.pair(array) for n, array in compute_arrays(subject, op, values, names).items()}
@@ -75,7 +75,7 @@ def _make_subject_arithmetic(subject: Subject, judged: JudgedCase) -> _CurveArit
 
 
 def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
-    """Return the arithmetic of the judge, whose points are pairs (hi, lo)."""
+    """Return the arithmetic of the judge, in which points are pairs (hi, lo)."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in compute_with_judge(op, values).items() if n in names}
@@ -89,7 +89,7 @@ def _make_judge_arithmetic(judged: JudgedCase) -> _CurveArithmetic:
 
 
 def sum_inner_products(pairs: Products) -> tuple[float, float]:
-    """Return the sum of inner products of pairs in real128, and the sum of the |terms|."""
+    """Return the sum of inner products of pairs, computed in real128, and the sum of the absolute terms."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
     hi, _, scale = judge.dot(left, right)
@@ -99,10 +99,10 @@ def sum_inner_products(pairs: Products) -> tuple[float, float]:
 def check_differences(
     subject: Subject | None, judged: JudgedCase, upper: Operator, steps: Sequence[float], operator: str | None = None
 ) -> list[Check]:
-    """Compare finite differences of the operator one order below `upper` with `upper`, for each of its fields.
+    """Compare each field of `upper` with finite differences of the operator one order below.
 
-    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3; it is recorded as `operator`. Without a subject, the judge is
-    checked in real128. Steps are descending powers of two; the case has no kink within its largest step. The error of a
+    `upper` is a bwd, a bwd2, a part of a bwd2 or a bwd3, recorded as `operator`. Without a subject, the judge is
+    checked in real128. Steps are descending powers of two; the case's largest step crosses no kink. The error of a
     check is the smallest relative error over the steps, or infinite if the curve is rejected.
     """
     arithmetic = _make_judge_arithmetic(judged) if subject is None else _make_subject_arithmetic(subject, judged)
@@ -125,13 +125,13 @@ def add_verdict(
     degree: int | None,
     curve: Callable[[], tuple[Sequence[float], Sequence[float]]],
 ) -> Check:
-    """Return the check with the verdict of `assess` on a curve, which `curve` returns as errors and floors by step."""
+    """Add to a check the verdict of `assess` on the errors and rounding floors by step, which ``curve()`` returns."""
     start = time.perf_counter()
     errors: Sequence[float] = []
     try:
         errors, floors = curve()
         verdict = assess(steps, errors, floors, degree)
-    except ValueError as problem:  # a call failed, or shapes do not fit
+    except ValueError as problem:  # a call failed, or a shape is wrong
         verdict = Curve(math.inf, None, str(problem))
     note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
     return replace(
@@ -145,7 +145,7 @@ def add_verdict(
 
 
 def _select_steps(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
-    """Return the steps up to `largest`; without truncation error, neighbouring steps differ by a factor >= `APART`."""
+    """Return the steps up to `largest`, or a subset with ratios of at least `APART` if there is no truncation error."""
     taken: list[float] = []
     for step in steps:
         if step <= largest and (degree is None or degree > 2 or not taken or step * APART <= taken[-1]):
@@ -160,10 +160,10 @@ def _find_lower_order(judged: JudgedCase, upper: Operator) -> Operator:
 def _compute_error_curve(
     arithmetic: _CurveArithmetic, judged: JudgedCase, upper: Operator, name: str, steps: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Return relative errors and rounding floors at the steps, along the direction of argument `name`."""
+    """Return relative errors and rounding floors by step, along the direction of argument `name`."""
     case, lower = judged.case, _find_lower_order(judged, upper)
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
-    # A part of bwd2 takes only some cotangents; it is the gradient of phi with only these cotangents.
+    # A part of bwd2 accepts only some cotangents, and is the gradient of the corresponding terms of phi.
     taken = {a.name for a in upper.arguments}
     weights = {
         f.name: judge.pair(cotangents[prefix + f.name])
@@ -188,10 +188,10 @@ def _compute_error_curve(
         size = float(np.sum(abs(gradient[0] * gap[0])))
         largest = float(np.sum(gradient_scale * abs(gap[0])))
         if size <= unit * largest:
-            # The gradient is zero up to rounding, as for a softmax along a common shift of all scores. Compare the
-            # residual with the change that a gradient of the size of phi would cause.
+            # The gradient is zero up to rounding, for example for a common shift of all scores of a softmax. Compare
+            # the residual with the change that a gradient as large as phi would cause.
             size = 2 * step * phi_scale
-        size += tolerances.tiny("float64")  # if phi is zero, the residual must be zero
+        size += tolerances.tiny("float64")  # avoids 0/0: if phi is zero, only a zero residual passes
         errors.append(abs(residual) / size)
         floors.append(unit * 2 * (phi_scale + largest) / size)
     return errors, floors

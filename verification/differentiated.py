@@ -2,8 +2,8 @@
 
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
 It returns the results of the operator's fwd as a tensor, a tuple in field order, or a mapping from field to tensor;
-auxiliary outputs may be left out. Differentiating once and twice gives bwd and bwd2. For trigraph's own functions,
-differentiating a third time gives bwd3, with or without a graph for differentiating the last derivative again.
+auxiliary outputs may be omitted. Differentiation yields bwd and bwd2 and, for trigraph's own functions, bwd3, whose last
+derivative is computed with or without recording it for a further derivative.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from trigraph.verification.subjects import Subject
 
 
 def _make_device_array(framework: str, name: str | None) -> Any:
-    """Return an array on a device; raise ValueError if there is no such device."""
+    """Return an array on the named device; raise ValueError if there is no such device."""
     try:
         if framework == "torch":
             import torch
@@ -48,7 +48,7 @@ def _compute_by_autograd(
     wrt: Sequence[str] | None,
     recorded: bool = False,
 ) -> dict[str, Any]:
-    """Return the fields of an operator of any order, with None for fields that are not requested.
+    """Return the fields of an operator of any order, with None for fields that were not requested.
 
     With `recorded`, the last derivative can be differentiated again.
     """
@@ -91,7 +91,7 @@ def _compute_by_autograd(
             groups = tools.derivatives(op.order, leaves, wanted, *factors)
             fields = dict(zip(names, chain(*groups), strict=True))
             leaves, inputs = [*leaves, *chain(*factors[:2])][: len(names)], names
-            # The derivative is zero for inputs that the function does not depend on.
+            # The derivative with respect to an input that the function does not use is zero.
             for name, tensor in zip(inputs, leaves, strict=True):
                 if fields[name] is None:
                     fields[name] = tools.from_host(np.zeros_like(tools.to_host(tensor)), like)
@@ -105,7 +105,7 @@ def _compute_by_autograd(
 
 
 def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -> dict[str, Any]:
-    """Return graph arguments with their arrays on the device of the tensor `like`."""
+    """Return the graph arguments with their arrays moved to the device of the tensor `like`."""
     from trigraph.torch.arrays import on_device
 
     with on_device(like):
@@ -113,9 +113,9 @@ def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -
 
 
 def make_framework_subject(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
-    """Make the functions of `trigraph.torch` or `trigraph.jax` a subject, for all operators; see `differentiated`.
+    """Return a subject that computes all operators by differentiating the functions of `trigraph.torch` or `trigraph.jax`.
 
-    With `recorded`, the last derivative can be differentiated again, and the functions compute it in another way.
+    With `recorded`, the last derivative can be differentiated again, for which the functions use different code.
     Raises ValueError if the functions cannot be imported.
     """
     name = f"trigraph.{framework}"
@@ -144,10 +144,10 @@ def differentiate_forward(
     device: str | None = None,
     function: Callable[..., Any] | None = None,
 ) -> tuple[Subject, str]:
-    """Make a user's forward function a subject for fwd, bwd and bwd2; return the subject and the operator's name.
+    """Return a subject that computes fwd, bwd and bwd2 from a user's forward function, and the operator's name.
 
-    The function is imported by its `name`, ``"mymodule:function"``, unless it is given. `definition` names the operator
-    without order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a device of the framework
+    Unless the function is given, it is imported by `name`, such as ``"mymodule:function"``. `definition` is the name of
+    the operator without its order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a device of the framework
     (default: ``"cpu"``). Raises ValueError if the function cannot be loaded or does not take the arguments, or if there
     is no such operator, framework or device.
     """

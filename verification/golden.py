@@ -1,8 +1,8 @@
 """Golden vectors: results of other programs, with which every backend is compared.
 
 The vectors are read from the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` next to a checkout. The package
-contains a subset, which is always compared; without the directory, the other vectors are listed as skipped. Only the
-adapters at the end of this file depend on the array layouts of other programs.
+contains a subset, which is always compared; without the directory, all others are reported as skipped. Only the readers
+in this file depend on the array layouts of other programs.
 """
 
 import math
@@ -33,41 +33,41 @@ PACKAGED = Path(__file__).parent / "data" / "golden"
 
 @dataclass(frozen=True)
 class GoldenVector:
-    """Arguments of one operator, and the results of another program."""
+    """Arguments of an operator, and the fields computed by another program."""
 
     case: str
     operator: str
     values: Mapping[str, Any]  # arguments without `wrt`
-    expected: Mapping[str, np.ndarray]  # by field
-    # Whether the other program computed in float32. If so, backends are compared in float32 and float64, by the largest
-    # error relative to the largest value; otherwise they are compared elementwise in float64.
+    expected: Mapping[str, np.ndarray]  # results by field
+    # Whether the other program used float32. If so, backends are compared in float32 and float64, by the largest error
+    # relative to the largest value; otherwise, they are compared elementwise in float64.
     single: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Dtypes in which backends are compared with the vector."""
+        """Dtypes in which backends are compared with this vector."""
         return ("float32", "float64") if self.single else ("float64",)
 
     def arguments(self, dtype: str) -> dict[str, Any]:
-        """Return the arguments in a dtype (float32 to float64 is exact); integers are unchanged."""
+        """Return the arguments converted to a dtype, except integers; conversion from float32 to float64 is exact."""
         real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
         return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
 
-    # Cached values depend only on the fields, which do not change.
+    # Cached properties depend only on fields, which never change.
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The size of every symbol."""
+        """Size by symbol."""
         op = OPERATORS[self.operator]
         return bind_sizes(op, self.values)
 
     @cached_property
     def judged_triples(self) -> dict[str, np.ndarray]:
-        """The judge's triples (hi, lo, scale) of the compared fields; integers are unchanged."""
+        """The judge's triples (hi, lo, scale) for the compared fields; integer fields are plain arrays."""
         return compute_with_judge(OPERATORS[self.operator], self.values, tuple(self.expected))
 
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
-        """Return the tolerance for a subject (None: the judge), in the units of `error`."""
+        """Return the tolerance for a subject (None means the judge), in the units of `error`."""
         if self.single:
             return tolerances.golden_tolerance(dtype)
         terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
@@ -75,7 +75,7 @@ class GoldenVector:
         return own + tolerances.accuracy_tolerance(False, terms)
 
     def error(self, got: np.ndarray, name: str) -> float:
-        """Return a field's error relative to its scale (NaN if any is NaN), or the number of wrong integers."""
+        """Return a field's error relative to its scale, NaN if any element is NaN; or the number of wrong integers."""
         expected = self.expected[name]
         if expected.dtype.kind == "i":
             return float(np.count_nonzero(got != expected))
@@ -87,7 +87,7 @@ class GoldenVector:
 
 
 def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> list[Check]:
-    """Compare a subject (None: the judge) with every field of a vector."""
+    """Compare a subject (None means the judge) with every field of a vector."""
     op = OPERATORS[vector.operator]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
@@ -108,7 +108,7 @@ def check_golden(subject: Subject | None, vector: GoldenVector, dtype: str) -> l
 
 
 def golden_directory() -> Path | None:
-    """Return the directory of all vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
+    """Return the directory with all vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` next to a checkout."""
     named = os.environ.get("TRIGRAPH_GOLDEN")
     if named:
         return Path(named)
@@ -118,7 +118,7 @@ def golden_directory() -> Path | None:
 
 
 def find_golden_files() -> dict[str, Path]:
-    """Return the existing files by name; packaged files replace files of the same name in the directory."""
+    """Return the existing files by name; packaged files take precedence over files in the directory."""
     places = [PACKAGED, *filter(None, [golden_directory()])]
     names = [name for family in FAMILIES for name in FILES[family]]
     candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
@@ -126,7 +126,7 @@ def find_golden_files() -> dict[str, Path]:
 
 
 def list_missing_vectors(families: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return the names of missing vectors of families (default: all), to be reported as skipped."""
+    """Return the names of the missing vectors of some families (default: all), which are reported as skipped."""
     present = find_golden_files()
     return tuple(n for f in FAMILIES if families is None or f in families for n in FILES[f] if n not in present)
 
@@ -134,8 +134,8 @@ def list_missing_vectors(families: Collection[str] | None = None) -> tuple[str, 
 def check_missing_vectors() -> list[Check]:
     """Return failed checks for missing vectors if CI=true.
 
-    Without a directory of vectors, only the packaged vectors are compared. But if the directory exists or is named, a
-    missing vector is a failure if CI=true, not a skip.
+    Without a directory, only packaged vectors are compared. But if the directory exists or TRIGRAPH_GOLDEN is set, a
+    missing vector is a failure instead of a skip if CI=true.
     """
     if os.environ.get("CI", "").lower() != "true" or golden_directory() is None:
         return []
@@ -156,7 +156,7 @@ def read_vectors(name: str, path: Path) -> Iterator[GoldenVector]:
 
 
 def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read gno_*, with V and kernels as (..., f_out, f_in), and parameters in four blocks."""
+    """Read gno_*, where V and kernels have shape (..., f_out, f_in) and parameters form four blocks."""
     _, f_out, f_in = z["out_kappa"].shape
 
     def transpose_kernels(kernels: np.ndarray) -> np.ndarray:
@@ -189,7 +189,7 @@ def _read_gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
 
 
 def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read athena_gno, with Fortran shapes (features first), 1-based adjacency and float32."""
+    """Read athena_gno, which uses Fortran shapes (features first), 1-based adjacency and float32."""
     for case in sorted({key.split("/")[0] for key in archive}):
         z = {key.split("/")[1]: value for key, value in archive.items() if key.startswith(f"{case}/")}
         _, _, f_in, f_out, num_nodes, num_edges, _ = (int(n) for n in z["dims"])
@@ -213,13 +213,13 @@ def _read_athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Golde
 
 
 def _read_dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read dimenet_*: the radial basis, or the aggregation (vectors determine the reverse edges)."""
+    """Read dimenet_*: the radial basis, or the aggregation (edge vectors determine the reverse edges)."""
     if name == "dimenet_radial_basis":
         yield from _read_radial_basis(name, z)
         return
     n_mid = {"num_spherical": 7, "num_radial": 6}
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
-    # The files call sbf_rad by its name in the original program, rbf.
+    # In the files, sbf_rad has its name in the original program, rbf.
     names = {"vec": "vec", "sbf_rad": "rbf", "embedding": "embedding", "weights": "weights"}
     values = {n: z[f"in_{of}"] for n, of in names.items()} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
     yield GoldenVector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
@@ -253,7 +253,7 @@ def _read_radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Golde
 
 
 def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read gat_*, with separate scores (heads, positions) before and after the softmax; some have no edge features."""
+    """Read gat_*, with scores (heads, positions) before and after the softmax; some files lack edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
     values: dict[str, Any] = {n: z[f"in_{n}"] for n in names} | absent
@@ -277,7 +277,7 @@ def _read_gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
 
 
 def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read weighted_*: every aggregation (mean by weight), with the second order for sum and mean."""
+    """Read weighted_*: every aggregation (mean by weight), including second derivatives for sum and mean."""
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
     for op in ("sum", "mean", "min", "max"):
@@ -302,9 +302,10 @@ def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVec
 
 
 def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
-    """Read gemnet_*: BasisEmbedding and the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
+    """Read gemnet_*: BasisEmbedding and the bilinear layer; rad_W1 is padded by atom if edges are summed into atoms.
 
-    The vectors have derivatives of the composition. The judge computes the intermediate values that they lack.
+    The golden vectors contain derivatives of BasisEmbedding composed with the bilinear layer; the judge computes the
+    intermediate values that they lack.
     """
     num_spherical = z["in_sph_basis"].shape[1]
     rad_W1, atoms = z["out_rad_W1"], None
@@ -321,7 +322,7 @@ def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVecto
         values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
         yield GoldenVector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
 
-    # Names in the vectors of the factors of the bilinear, except rad_W1.
+    # Names of the bilinear layer's factors in the vectors, except rad_W1.
     factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
     graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
     bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
@@ -332,13 +333,13 @@ def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVecto
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
     yield GoldenVector(name, "basis_embedding_spherical_bwd", first, expected)
 
-    # Second order: the embedding's bwd2 gives the cotangent of the gradient with respect to rad_W1.
+    # Second order: the embedding's bwd2 yields the cotangent of the gradient with respect to rad_W1.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
     ggs = {"gg_rad_W1": _compute_judge_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
     yield GoldenVector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
-    # The remaining term of the composition's second order is the embedding's bwd at the rad_W1 of bwd2.
+    # The composition has one more second-order term: the embedding's bwd applied to field rad_W1 of the bilinear bwd2.
     rest = {"grad_rad_W1": _compute_judge_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
         "rad_basis": z["grad2_rad_basis"] - _compute_judge_value("basis_embedding_spherical_bwd", rest, "rad_basis"),
@@ -352,7 +353,7 @@ def _compute_judge_value(operator: str, values: Mapping[str, Any], field: str) -
     return compute_with_judge(OPERATORS[operator], values, (field,))[field][0]
 
 
-# Vectors of each family, and adapters that read a file, by the first word of its name.
+# FILES lists the vectors of each family; ADAPTERS maps the first word of a file name to the function that reads it.
 FILES = {
     "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
     "dimenet": (

@@ -1,4 +1,4 @@
-"""Check arrays in half precision, which kernels of the gpu backends read and write; they compute in float32."""
+"""Checks of half-precision arrays, which the kernels of the gpu backends read and write but process in float32."""
 
 import math
 from dataclasses import replace
@@ -20,16 +20,17 @@ from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.judged import JudgedCase
 from trigraph.verification.subjects import Subject, call_subject
 
-# If attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's embedding
-# is the sum of the output cotangents at its destinations.
+# If attention weights and embeddings are 0 and each destination has one in-edge, this operator's gradient of a source
+# embedding is the sum of the output cotangents at the source's destinations.
 EVERY_NUMBER = "mha_gat_n2n_bwd"
-WIDTH = 64  # number of heads; their width is one, so that a non-finite cotangent affects no other number
+WIDTH = 64  # number of heads, all of width 1, so that a non-finite cotangent affects no other number
 
 
 def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare calls with half-precision arrays, where allowed, with the judge; each element is rounded once.
+    """Compare calls with half-precision arguments, where allowed, with the judge.
 
-    Sums are computed in float32, and the half-precision dtype represents the arguments exactly.
+    The half-precision dtype represents the arguments exactly. Sums are computed in float32, and each half-precision
+    result is rounded once.
     """
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half
@@ -57,20 +58,20 @@ def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check
 def check_every_number(subject: Subject, half: str) -> list[Check]:
     """Add every number of a half-precision dtype to itself and to the next number, and check the rounding of all sums.
 
-    The error is the number of wrong sums. Cotangents of scores are cotangents of the output times 0, and therefore NaN
-    if a cotangent of the output is not finite.
+    The error is the number of wrong sums. If an output cotangent is not finite, the cotangent of its score, which is
+    the output cotangent times 0, is NaN.
     """
     every = np.arange(2**16, dtype=np.uint16)
     numbers = np.stack([every, every, every, every + 1]).view(find_half_dtype(half)).reshape(4, -1, WIDTH)
     nodes = numbers.shape[1]
-    # Sources 0 to nodes - 1 get each number twice, from two destinations; other sources get a number and the next one.
+    # Sources 0 to nodes - 1 get each number twice, from two destinations; the others get a number and the next one.
     first = np.arange(nodes)
     graph = CSC(np.arange(4 * nodes + 1), np.concatenate([first, first, nodes + first, nodes + first]), 2 * nodes)
     wide = numbers.astype(np.float32).reshape(2, 2, nodes, WIDTH)
     finite = np.asarray(np.isfinite(wide).all(axis=1))
     terms = np.where(finite[:, None], wide, 0)
     with np.errstate(over="ignore"):
-        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # sums start at +0
+        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # add +0: sums start there
     values = {
         "grad_output_embedding": numbers.reshape(-1, WIDTH),
         "src_embedding": np.zeros((2 * nodes, WIDTH), numbers.dtype),

@@ -1,9 +1,9 @@
-"""A user's function as a subject: it gets the checks of a backend for the one operator that it implements.
+"""A user's function as a subject, which is checked like a backend for the one operator that it implements.
 
 The function is called with the operator's arguments as keywords: NumPy arrays, graph and attributes, except attributes
 that select fields; no cotangent is None. It returns an array if the operator has one field, a tuple in field order, or
-a mapping from field to array; auxiliary outputs may be left out, or None. It raises NotImplementedError for unsupported
-requests (`NotOffered`). If a check also needs the next or previous order, fortran-reference computes it.
+a mapping from field to array; auxiliary outputs may be omitted or None. It may raise NotImplementedError for requests
+that it does not support (`NotOffered`). If a check also needs the next or previous order, fortran-reference is used.
 """
 
 import inspect
@@ -25,7 +25,7 @@ def name_fields(
 ) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
 
-    Raises TypeError if the result has none of the accepted forms or lacks a field.
+    Raises TypeError if the result is in none of the accepted forms or lacks a field.
     """
     extra = [a.name for a in op.definition.auxiliary]
     names = [f.name for f in op.fields]
@@ -57,9 +57,9 @@ def name_fields(
 def check_signature(
     name: str, function: Callable[..., Any], op: Operator, passed: Sequence[str], optional: Sequence[str] = ()
 ) -> None:
-    """Raise ValueError if a user's function cannot take an operator's arguments by keyword.
+    """Raise ValueError if a user's function does not accept an operator's arguments by keyword.
 
-    `passed` has the names of the arguments; arguments in `optional` are not always passed. A function whose signature
+    `passed` lists the names of the arguments; arguments in `optional` are not always passed. A function whose signature
     Python cannot determine is not checked.
     """
     try:
@@ -108,10 +108,10 @@ def _observe_user_function(
 
 
 def make_user_subject(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
-    """Make a user's function a subject called `name`; import the function by that name unless `function` is given.
+    """Return a user's function as a subject called `name`; import the function by that name unless `function` is given.
 
     The function implements `operator` (default: the operator with the function's name). Raises ValueError if the
-    function cannot be loaded, there is no such operator, or the function does not take the operator's arguments.
+    function cannot be loaded, there is no such operator, or the function does not accept the operator's arguments.
     """
     own = load(name, "verify: implementation") if function is None else function
     target = operator or getattr(own, "__name__", "")

@@ -1,4 +1,4 @@
-"""Results of the judge for a case, computed once for each operator and shared by all subjects."""
+"""The judge's results for a case, computed once per operator and shared by all subjects."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -36,9 +36,10 @@ def list_all_operators(definition: Definition) -> tuple[Operator, ...]:
 def compute_with_judge(
     op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Compute an operator's fields with the judge, as triples (3, ...) of hi, lo and scale; integers are unchanged.
+    """Compute an operator's fields with the judge, as arrays (3, ...) of hi, lo and scale; integers are plain arrays.
 
-    Arrays of float32 or float64 are converted exactly, arrays of pairs (2, ...) are used directly, and None means zero.
+    Arrays of float32 or float64 are converted exactly, arrays (2, ...) of hi and lo are used directly, and None means
+    zero.
     """
     arrays = {a.name: len(a.dims) for a in op.arguments if not a.given_back}
     keywords = dict(values)
@@ -53,20 +54,20 @@ def compute_with_judge(
 
 
 class JudgedCase:
-    """Case with the judge's results, which are computed at first use."""
+    """Case and the judge's results for it, which are computed when first used."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        # Results depend on the case, whose arrays do not change, and on the key, which has operator and arguments.
+        # Results depend only on the case, whose arrays never change, and on the key (operator and arguments).
         self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """Return triples (hi, lo, scale) of all fields of an operator; the arguments in `absent` are None."""
+        """Return arrays of hi, lo and scale for all fields of an operator; arguments in `absent` are None."""
         return self.cache_result((op.name, absent), lambda: compute_with_judge(op, self.arguments(op, absent)))
 
     def cache_result(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result of `compute` for this key; call `compute` only once."""
+        """Return the result of ``compute()``, which is called only once per key."""
         if key not in self._cache:
             start = time.perf_counter()
             self._cache[key] = compute()
@@ -79,7 +80,7 @@ class JudgedCase:
 
     @cached_property  # depends only on the case
     def terms(self) -> int:
-        """Number of terms of the longest direct sum."""
+        """Number of terms in the longest direct sum."""
         return evaluate(self.case.definition.terms, self.case.sizes)
 
     def tolerance(self, subject: Subject) -> float:
@@ -97,7 +98,7 @@ class JudgedCase:
         calls: Sequence[Outcome],
         note: str = "",
     ) -> Check:
-        """Return the record of a comparison for this case; if a call failed, the note describes the problem."""
+        """Return the record of a check on this case; if a call failed, the note describes the problem."""
         return Check(
             operator=operator,
             backend=subject.name,

@@ -1,4 +1,4 @@
-"""Kinds of generated cases, with their special properties and the checks that use them."""
+"""Kinds of generated cases, their special properties, and the checks that use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,35 +9,36 @@ import numpy as np
 
 @dataclass(frozen=True)
 class CaseKind:
-    """Properties of all variants with one name.
+    """Properties of all variants with the same name.
 
-    Sizes are typical sizes of the table, except that `entities` fixes sizes that may be zero (nodes, edges), `widths`
-    selects the other sizes, and `sizes` fixes some. Definitions without all symbols of `sizes` have no such variant.
+    `entities` fixes the sizes that may be zero (nodes, edges), `widths` selects the other sizes, and `sizes` fixes
+    individual sizes; all others are typical sizes of the table. Definitions that lack a symbol of `sizes` have no such
+    variant.
     """
 
-    remark: str = ""  # explanation printed with failures; "" for ordinary cases
+    remark: str = ""  # explanation shown with failures; "" for ordinary cases
     entities: int | None = None
-    # "typical"; "least"; "wide": odd, and larger than tiles of 16, 32 and 64; or "one channel": some widths are 1 and
-    # others are not, because an axis of length one may have any stride.
+    # "typical"; "least"; "wide" (odd, and larger than tiles of 16, 32 and 64); or "one channel" (only some widths are
+    # 1, because the stride of an axis of length 1 is arbitrary).
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
     data: str = "any"  # distribution of numbers, "any" or "integers" (`cases.draw_arrays`)
-    # Powers of two that multiply inputs; the variant exists only for definitions with all of these inputs.
+    # Powers of two by which inputs are multiplied; the variant exists only for definitions with all these inputs.
     factors: Mapping[str, float] = field(default_factory=dict)
     differenced: bool = False  # used for finite differences and identities, at a larger distance from kinks
     every_setting: bool = False  # used with every setting; other kinds alternate between settings
-    # Whether cases are so large that the emulated device alternates between dtypes, with one dtype for each setting.
+    # Whether the emulated device checks each setting in only one dtype, because cases are large.
     large: bool = False
-    # Whether a sum has more terms than a chunk, so that results with small blocks are also compared with the judge.
+    # Whether a sum exceeds a chunk, so that results with small blocks are also compared with the judge.
     many: bool = False
-    # Whether thread checks are skipped, because one thread does all work or work is divided as in "regular".
+    # Whether to skip thread checks, because one thread does all work or work is divided as in "regular".
     one_thread: bool = False
-    # Whether repeated calls, `out`, `wrt` and absent cotangents are checked, in one dtype for each setting.
+    # Whether to check repeated calls, `out`, `wrt` and absent cotangents, in one dtype per setting.
     called: bool = False
-    batch: bool = False  # also called in a batch with other graphs
-    third: bool = False  # used for third derivatives, in one dtype for each setting (`scaled`: in both)
-    equal_terms: bool = False  # see `case.Case`
-    scaled: bool = False  # cotangents are multiplied by very different powers of two, up to the ends of the format
+    batch: bool = False  # also checked in a batch with other graphs
+    third: bool = False  # used for third derivatives, in one dtype per setting (both if `scaled`)
+    equal_terms: bool = False  # as in `case.Case`
+    scaled: bool = False  # multiply cotangents by very different powers of two, up to the limits of the dtype
 
 
 def _make_long_sums_kind(terms: int) -> CaseKind:
@@ -45,7 +46,7 @@ def _make_long_sums_kind(terms: int) -> CaseKind:
 
 
 def _make_many_heads_kind(width: int) -> CaseKind:
-    """Return a kind with more heads than are processed together (4 and 8); widths fill whole vectors of a processor."""
+    """Return a kind with more heads than are processed together (4 or 8), and widths that fill whole SIMD vectors."""
     remark, sizes = "nine heads, whose rows fill whole SIMD vectors", {"num_heads": 9, "dim_head": width}
     return CaseKind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
@@ -80,7 +81,7 @@ CASE_KINDS = {
         many=True,
         equal_terms=True,
     ),
-    # Only three nodes, edges and so on, because the judge is slow at such widths.
+    # Only three nodes, edges and so on, because the judge is slow for large widths.
     "wide": CaseKind("widths are odd and larger than 64", entities=3, widths="wide", large=True),
     "one channel": CaseKind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "scaled cotangents": CaseKind(
@@ -102,7 +103,7 @@ CASE_KINDS = {
     "length 256": _make_long_sums_kind(256),
     "length 257": replace(_make_long_sums_kind(257), third=True),
     "length 512": _make_long_sums_kind(512),
-    # For an edge e into i, other images of i are left out; nodes have enough edges for the linear sum.
+    # The sum of an edge into i excludes other images of i; nodes have enough edges for the linear-time algorithm.
     "images": CaseKind(
         "two images of every other node, both left out of a sum over triplets that takes time linear in the edges",
         large=True,
@@ -116,7 +117,7 @@ CASE_KINDS = {
         called=True,
         third=True,
     ),
-    # Values that all positions of that source share equal their mean weighted by attention, so that products of
+    # A value that is the same at all positions of that source equals its attention-weighted mean, so that products of
     # deviations from means vanish, except for products of rounding errors.
     "saturated": CaseKind(
         "parallel edges from one source receive all the attention of a destination, because other scores are far lower",
@@ -139,19 +140,19 @@ CASE_KINDS = {
 
 
 def find_case_kind(name: str) -> CaseKind:
-    """Return the kind for the name of a variant; hubs and real inputs have the default kind."""
+    """Return the kind of the variants with a name; hubs and real inputs have the default kind."""
     return CASE_KINDS.get(name, CaseKind())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Choice of the sizes, the graph and the setting of a case."""
+    """Selection of the sizes, the graph and the setting of a case."""
 
     name: str
     pick: int  # index into the typical sizes
     index: type[np.signedinteger[Any]]  # index dtype of the graph
-    setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and absent inputs (None)
-    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.build_hub`), or 0 without hubs
+    setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and None for absent inputs
+    degree: int = 0  # degree of hubs (`graphs.CaseGraphs.build_hub`); 0 without hubs
     hub_data: str = ""  # distribution of numbers for hubs
 
     @property
@@ -166,5 +167,5 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Name of the kind, and the setting."""
+        """Name of the variant, and its setting."""
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])

@@ -1,4 +1,4 @@
-"""Check that NaN and infinity in an argument reach exactly the results that depend on these elements."""
+"""Check that NaN and infinity in an argument reach exactly the results that depend on the changed elements."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from trigraph.verification.subjects import Subject, call_subject
 
 
 class Spoiler(NamedTuple):
-    """A value that replaces elements of an argument: one at the fraction `part`, or from there every `step`-th."""
+    """A value that replaces the element at the fraction `part` of an argument or, from there, every `step`-th element."""
 
     value: float
     part: float
@@ -23,11 +23,11 @@ class Spoiler(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Description for notes."""
+        """Description used in notes."""
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
 
 
-# Several NaN may be in the same sum or extremum; an extremum must select its first NaN.
+# With every fifth element NaN, a sum or extremum may contain several; an extremum must select the first NaN.
 SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
 
 
@@ -44,12 +44,12 @@ def _spoil_array(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 
 def _mark_spoilt(array: np.ndarray, value: float) -> np.ndarray:
-    """Return a mask of affected results: NaN or, if `value` is infinite (which can become NaN), all non-finite ones."""
+    """Return a mask of NaN or, if `value` is infinite (and may lead to NaN), of all non-finite results."""
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
 def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
-    """Return the judge's mask of each field, or the field itself if it has integers."""
+    """Return the judge's mask for each field, or the field itself if it contains integers."""
     arguments = judged.case.arguments(op)
     arguments[name] = _spoil_array(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
@@ -61,7 +61,7 @@ def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler)
 def _count_wrong_elements(
     subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
-    """Return the outcome of the call and, for each field, the number of wrong elements and the problem."""
+    """Return the outcome of the call and, for each field, the number of wrong elements and a note."""
     case, wrong = judged.case, {}
     expected = judged.cache_result((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
@@ -74,8 +74,8 @@ def _count_wrong_elements(
         error = math.inf
         if not note:
             marks = got if field.index else _mark_spoilt(got, spoiler.value)
-            # The judge's bwd3 differentiates every product that bwd and bwd2 form, also with respect to factors that do
-            # not change. Their derivative is 0, and 0 NaN is NaN; a backend that omits such products returns fewer NaN.
+            # The judge's bwd3 differentiates every product in bwd and bwd2, also with respect to constant factors, whose
+            # derivative is 0, and 0 times NaN is NaN. A backend that omits such products returns fewer NaN.
             unequal = marks & ~expected[field.name] if op.order == 3 else marks != expected[field.name]
             error = float(np.count_nonzero(unequal))
         wrong[field.name] = error, note or (f"{spoiler.label} {name}" if error else "")
@@ -83,10 +83,10 @@ def _count_wrong_elements(
 
 
 def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: str) -> list[Check]:
-    """Make some elements of an argument non-finite; the same results as for the judge must become non-finite.
+    """Make some elements of an argument non-finite, and check that the same results become non-finite as for the judge.
 
-    The error of a field is the number, over all spoilers, of elements that become non-finite only for the subject or,
-    below third order, only for the judge, and of integers that differ. The note names the first spoiler with an error.
+    The error of a field counts, over all spoilers, the elements that become non-finite only for the subject or, below
+    third order, only for the judge, and integers that differ. The note names the first spoiler with an error.
     """
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(

@@ -1,8 +1,8 @@
 """The verification run: everything that `trigraph verify` does, except its output.
 
-`plan_run` divides the run into weighted units; `units.execute` executes them. The checks of a unit are derived from the
-operator table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
-bessel.py).
+`plan_run` divides the run into weighted units, which `units.execute` executes. Checks are derived from the operator
+table; only golden vectors, real inputs, physics and radial functions are specific to families (golden.py, real.py,
+physics.py, bessel.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,10 +36,10 @@ from trigraph.verification.variants import list_hub_variants, list_variants
 
 DTYPES = ("float32", "float64")
 DEFINED = frozenset(spec.name for spec in DEFINITIONS)
-# Backends whose calls are too slow for finite differences; kernels are compared with the judge instead.
+# Backends that are too slow for finite differences; their kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
-# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a backend's time.
+# Approximate milliseconds per unit on one core; SHARE multiplies the time for the emulated device.
 WEIGHTS = {
     "accuracy": 6,
     "threads": 15,
@@ -65,23 +65,23 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Kinds of check that an implementation may leave out.
+# Kinds of check that may be skipped for an implementation.
 SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete", "not offered"))
 
-# Hubs: every subject except the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
-# only once, are for subjects that sum in chunks, including the emulated device, since chunked sums promise the same
-# accuracy for any number of terms. Both give 2**k - 1 whole chunks, of 128 and of 256 terms, before the last chunk, so
-# that every level of the tree of partial sums is used. Kernels add the partial sums of the longest sum 8 at a time.
+# Numbers of terms in the sums of hubs. All subjects except the emulated device are checked with 1,950 terms. Subjects
+# that sum in chunks, including the emulated device, are also checked with 8,100 terms, because their accuracy must not
+# depend on the number of terms. Both numbers yield 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one,
+# so that every level of the tree of partial sums is used. Kernels add the partial sums of the longest sum 8 at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
 def list_available_backends() -> tuple[str, ...]:
-    """Return the backends that can run here, which always include the judge."""
+    """Return the backends that are available on this machine, which always include the judge."""
     return (*(name for name in BACKENDS if not unavailable(name)), "judge")
 
 
 def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
-    """Return the operators with the given names of operators, definitions and families; ValueError for other names."""
+    """Return the operators selected by operator, definition or family name. Raises ValueError for an unknown name."""
     if operators is None:
         return frozenset(NAMED)
     selected: set[str] = set()
@@ -94,7 +94,7 @@ def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
 
 
 def name_section(unit: Unit) -> str:
-    """Return the part of the run to which a unit belongs: a definition, the forces, or the golden vectors."""
+    """Return the section of the report to which a unit belongs: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
         return name
@@ -103,7 +103,7 @@ def name_section(unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class _VerificationRun:
-    """Options of a run, from which its units follow."""
+    """Options of a run, which determine its units."""
 
     scopes: tuple[Scope, ...]
     judge: bool
@@ -115,13 +115,13 @@ class _VerificationRun:
     where: Where
 
     def definitions(self) -> list[Definition]:
-        """Return the definitions with a selected operator."""
+        """Return the definitions of the selected operators."""
         return [
             d for d in DEFINITIONS if any(op.definition is d and name in self.selected for name, op in NAMED.items())
         ]
 
     def units(self) -> Iterator[Unit]:
-        """Yield the units in order: generated cases, real inputs, golden vectors; or only units of the structures."""
+        """Yield the units in order (generated cases, real inputs, golden vectors); if `alone`, only units for structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
                 for real in list_real_inputs("dimenet", self.structures)[len(list_default_structures()) :]:
@@ -144,8 +144,8 @@ class _VerificationRun:
         yield from self._yield_golden_units()
 
     def _yield_variant_units(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
-        """Yield the units of a case; checks in one dtype per setting are included if it is this dtype's `turn`."""
-        # This cache and the caches below have one entry, since all arguments are bound to the function.
+        """Yield the units of a case; include checks that use one dtype per setting if it is this dtype's `turn`."""
+        # This cache and the caches below have a single entry, because all arguments are bound.
         judged = cache(partial(self._judge_case, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
@@ -189,7 +189,7 @@ class _VerificationRun:
     def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in list_hub_variants(definition, HUB, "positive")]
-        # Equal terms are a weak test of a user's function, for which the tolerance is half their number.
+        # Equal terms are a weak test of users' functions, whose tolerance is half the number of terms.
         backends = tuple(s for s in real if s.subject.only is None)
         some += [(backends, v) for v in list_hub_variants(definition, HUB, "constant")]
         if dtype == "float32":
@@ -197,7 +197,7 @@ class _VerificationRun:
             some += [(chunked, v) for v in list_hub_variants(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:
-                # One unit for all subjects, so that the judge's large results can be freed early.
+                # All subjects share a unit, so that the judge's large results can be freed early.
                 judged = partial(self._judge_case, definition, variant, dtype)
                 check = partial(tasks.make_hub_tasks, scopes, judged, variant.degree == HUB)
                 label = f"{definition.name}, {variant.label}, {dtype}"
@@ -217,8 +217,8 @@ class _VerificationRun:
         if "float64" not in self.dtypes:
             return
         whole = make_judged_case("float64", False)
-        # Finite differences on the whole input take long and are made for only one backend. All backends are compared
-        # with the judge on the patch.
+        # Finite differences on the whole input are slow and use only one backend. All backends are compared with the
+        # judge on the patch.
         differenced = next((s for s in self.scopes if s.subject.name not in UNDIFFERENCED), None)
         for scope in self.scopes:
             if real.backends and scope.subject.name not in real.backends:
@@ -232,7 +232,7 @@ class _VerificationRun:
                 yield unit("differences", tasks.make_difference_tasks, whole, real.steps, weight=weight)
 
     def _yield_dimenet_units(self) -> Iterator[Unit]:
-        """Yield units for radial functions over three decades, and for forces on structures."""
+        """Yield units for radial functions over three decades of x, and for forces on structures."""
         for dtype in self.dtypes:
             judged = cache(partial(make_decades_case, dtype, self.seed))
             for scope in self.scopes:
@@ -279,7 +279,7 @@ class _VerificationRun:
             vectors = cache(partial(self._read_selected_vectors, name, path))
             size = path.stat().st_size / 1000
             for scope in self.scopes:
-                for dtype in self.dtypes:  # one process for both, which calls the judge once
+                for dtype in self.dtypes:  # in one process, so that the judge is called only once
                     yield _make_unit(
                         f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
                     )
@@ -293,7 +293,7 @@ class _VerificationRun:
 def _make_unit(
     label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
 ) -> Unit:
-    """Return the unit of one kind of check, whose tasks ``tasks(scope, *arguments)`` returns."""
+    """Return a unit for one kind of check, with the tasks that ``tasks(scope, *arguments)`` returns."""
     subject = scope.subject.name
     weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
     return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
@@ -312,21 +312,21 @@ def plan_run(
     device: str | None = None,
     skip: Iterable[str] = (),
 ) -> list[Unit]:
-    """Return the units of a run, whose random numbers all follow from `seed`.
+    """Return the units of a run; `seed` determines all random numbers.
 
-    `operators` has names of operators, definitions or families (default: all); with an implementation, the operator
-    that it implements (default: the operator with its name). `backends` defaults to `list_available_backends`, or to no
-    backend with an implementation. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`.
-    With a `framework` ("torch" or "jax"), it is the forward of an operator for tensors on a `device`, and all orders
-    are checked (`differentiated`); without an implementation, the functions of `trigraph.torch` or `trigraph.jax` are
-    checked. `structures` (`structures.read_structure`) are further inputs of the DimeNet++ family, or with `alone` the
-    only inputs of the run. `where` has settings for all operators (`settings.parse_restriction`). `skip` has kinds of
-    check (`SKIPPED`) that are left out for the implementation.
+    `operators` lists names of operators, definitions or families (default: all); with an implementation, it names the
+    operator that it implements (default: the operator with its name). `backends` defaults to `list_available_backends`,
+    or to none with an implementation. `implementation` is a `Subject`, or a string ``"mymodule:function"`` that names a
+    user's function. With a `framework` ("torch" or "jax"), the function is the forward of an operator for tensors on a
+    `device`, and all orders are checked (`differentiated`); without an implementation, the functions of
+    `trigraph.torch` or `trigraph.jax` are checked. `structures` (`structures.read_structure`) are additional inputs of
+    the DimeNet++ family or, with `alone`, the only inputs of the run. `where` restricts the settings of all operators
+    (`settings.parse_restriction`). `skip` lists the kinds of check (`SKIPPED`) to omit for the implementation.
 
     Raises ValueError if a name or kind is unknown, a backend is not available, structures are given but no operator
     uses them, or `TRIGRAPH_CPU_LEVEL` is a level that this processor cannot run.
     """
-    with suppress(ImportError):  # a missing backend is reported below if it is requested
+    with suppress(ImportError):  # missing backends that were requested are reported below
         get_cpu_level()
     operators = None if operators is None else list(operators)
     skip, scopes = list(skip), []
@@ -372,7 +372,7 @@ def plan_run(
 
 
 def _rename_structures(structures: Iterable[AtomicStructure]) -> tuple[AtomicStructure, ...]:
-    """Return the structures with distinct names, since several files may have the same name."""
+    """Return the structures with distinct names, because several files may have the same name."""
     taken = {s.name for s in list_default_structures()}
     distinct = []
     for structure in structures:

@@ -1,4 +1,4 @@
-"""Tasks of a unit: functions that check a subject on a case, with the number of their checks."""
+"""Tasks of a unit: functions that check a subject on a case, and the number of checks of each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,19 +23,19 @@ Lazy = Callable[[], JudgedCase]
 
 @dataclass(frozen=True)
 class Scope:
-    """A subject, the operators to check, and the settings to which they are restricted."""
+    """A subject, the operators to check, and the settings to which checks are restricted."""
 
     subject: Subject
     selected: frozenset[str]
     where: Where = field(default_factory=dict)
-    skip: frozenset[str] = frozenset()  # kinds of check that are left out
+    skip: frozenset[str] = frozenset()  # kinds of check to skip
 
     def checks_operator(self, op: Operator) -> bool:
-        """Return whether an operator of the subject is to be checked."""
+        """Return whether to check an operator of the subject."""
         return op.name in self.selected and self.subject.only in (None, op.name)
 
     def operators(self, case: Case) -> list[Operator]:
-        """Return the operators of a case that are to be checked."""
+        """Return the operators of a case to check."""
         return [
             op
             for op in list_all_operators(case.definition)
@@ -43,10 +43,10 @@ class Scope:
         ]
 
     def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
-        """Return the operator name for the record of a check that calls `ops`, or None to leave the check out.
+        """Return the operator under which to record a check that calls `ops`, or None to skip the check.
 
-        The first of `ops` is the checked operator. `values` has arguments of the definition. A check of a user's
-        function is recorded under the operator that the function implements, if it is among `ops`.
+        The first of `ops` is the checked operator. `values` contains arguments of the definition. A check of a user's
+        function is recorded under the operator that the function implements if `ops` contains that operator.
         """
         if not admits(self.where, values):
             return None
@@ -56,14 +56,14 @@ class Scope:
 
 
 def _check_on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
-    """Make checks on one thread, since others would only wait in small calls; `check_threads` tests several threads."""
+    """Run checks on one thread, because calls are small; `check_threads` tests several threads."""
     with restore_num_threads():
         set_num_threads(1)
         return make()
 
 
 def _make_task(scope: Scope, kind: str, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
-    """Return a task for checks of a kind, without checks if the scope skips the kind."""
+    """Return a task for one kind of check, without checks if the scope skips the kind."""
     if kind in scope.skip:
         return Task(operator, scope.subject.name, dtype, 0, list)
     return Task(operator, scope.subject.name, dtype, count, partial(_check_on_one_thread, make))
@@ -78,7 +78,7 @@ def _count_level_checks(case: Case, op: Operator) -> int:
     return (len(different) + bool(equal)) * _count_fields(case, op)
 
 
-# Functions that make the checks of an operator on a case, and functions that count these checks.
+# By kind: the function that checks an operator on a case, and the function that returns the number of its checks.
 CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
     "accuracy": (accuracy.check_accuracy, _count_fields),
     "half": (half.check_half, _count_fields),
@@ -93,12 +93,12 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
     "permutation": (properties.check_permutation, lambda case, op: len(properties.list_renumbered_fields(case, op))),
 }
 
-# Kinds of task whose checks are recorded as another kind.
+# Kinds of task whose checks are recorded as a different kind.
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
 def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
-    """Return tasks that call ``check(subject, judged, op, *more)`` of some `CHECKS` for each operator of a case."""
+    """Return tasks for each operator of a case that call ``check(subject, judged, op, *more)`` from `CHECKS`."""
     judged = lazy()
     case, subject = judged.case, scope.subject
     return [
@@ -116,7 +116,7 @@ def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def make_number_tasks(scope: Scope, name: str) -> list[Task]:
-    """Return the task that reads and writes every number of a half-precision dtype."""
+    """Return the task that checks every number of a half-precision dtype."""
     if not scope.checks_operator(OPERATORS[half.EVERY_NUMBER]):
         return []
     check = partial(half.check_every_number, scope.subject, name)
@@ -150,12 +150,12 @@ def make_algebra_tasks(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
 def make_third_order_tasks(
     scope: Scope, lazy: Lazy, kinds: Sequence[str], steps: tuple[float, ...] | None, seed: int
 ) -> list[Task]:
-    """Return tasks for bwd3: some `CHECKS` and, with `steps`, adjoint, symmetry, NaN and finite differences of bwd2."""
+    """Return tasks for bwd3: the given `CHECKS` and, with `steps`, adjoint, symmetry, NaN and difference checks."""
     judged, subject = lazy(), scope.subject
     case, op = judged.case, find_third_order(judged.case.definition)
     if not (scope.checks_operator(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
-    if subject.name == "fortran-reference":  # its bwd3 is the judge's, so that a comparison would be pointless
+    if subject.name == "fortran-reference":  # uses the judge's bwd3
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
     make = partial(_make_task, scope)
@@ -174,7 +174,7 @@ def make_third_order_tasks(
     adjoint = partial(properties.check_adjoint_of_third, subject, judged)
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
-    if subject.name in BACKENDS:  # plain forms in trigraph.torch subtract excluded terms, which spreads NaN
+    if subject.name in BACKENDS:  # trigraph.torch's plain forms subtract excluded terms, which spreads NaN
         spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
         tasks += [
             make("nan", op.name, case.dtype, _count_fields(case, op), partial(spoil, a.name))
@@ -222,7 +222,7 @@ def make_judge_difference_tasks(lazy: Lazy, selected: frozenset[str], steps: Seq
 
 
 def make_hub_tasks(scopes: Sequence[Scope], lazy: Lazy, threads: bool) -> list[Task]:
-    """Return tasks that check accuracy on hubs, and for the fast path levels and, with `threads`, several threads."""
+    """Return accuracy checks on hubs and, for the fast path, checks of levels and (with `threads`) of threads."""
     judged, tasks = lazy(), []
     for scope in scopes:
         kinds = ["accuracy"]
@@ -242,7 +242,7 @@ def make_bessel_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.PhysicalSystem]) -> list[Task]:
-    """Return the task of a kind of check of forces on a structure (`physics.CHECKS`)."""
+    """Return the task for one kind of force check on a structure (`physics.CHECKS`)."""
     name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
         return []
@@ -254,7 +254,7 @@ def make_physics_tasks(scope: Scope, kind: str, system: Callable[[], physics.Phy
 
 
 def make_golden_tasks(scope: Scope | None, vectors: Callable[[], list[golden.GoldenVector]], dtype: str) -> list[Task]:
-    """Return tasks that compare a subject (None: the judge) with vectors from other programs."""
+    """Return tasks that compare a subject (None means the judge) with golden vectors."""
     tasks = []
     for vector in vectors():
         if dtype in vector.dtypes and (scope is None or scope.checks_operator(OPERATORS[vector.operator])):

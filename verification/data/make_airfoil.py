@@ -1,9 +1,9 @@
-"""Make airfoil.npz: pyamg's airfoil mesh as a graph, and weights of a graph neural operator for it.
+"""Create airfoil.npz: pyamg's airfoil mesh as a graph, and weights of a graph neural operator for the graph.
 
     python make_airfoil.py athena_gno.npz      (needs pyamg)
 
-Nodes are the mesh's vertices; every edge of a triangle gives two directed edges, i -> j and j -> i. The weights come
-from case03 of the golden vectors of athena's GNO layer (d = 2, H = 32, f_in = f_out = 8), in the same packed form.
+Nodes are the vertices of the mesh; every edge of a triangle yields two directed edges, i -> j and j -> i. The weights
+are those of case03 in the golden vectors of athena's GNO layer (d = 2, H = 32, f_in = f_out = 8), packed as there.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Make karate.npz: Zachary's karate club, as in networkx.
+"""Create karate.npz: Zachary's karate club, as in networkx.
 
     python make_karate.py      (needs networkx)
 
 W. W. Zachary, An information flow model for conflict and fission in small groups (1977). The club has 34 members and
-78 undirected friendships. Weights are the numbers of contexts in which two members met; ``side`` is 0 for "Mr. Hi".
+78 undirected friendships. Weights are the numbers of contexts in which two friends met; ``side`` is 0 for "Mr. Hi".
 """
 
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Make structures/*.npz: two molecules, a slab with an adsorbate and a crystal, with their neighbours.
+"""Create structures/*.npz: two molecules, a slab with an adsorbate, and a crystal, all with their neighbours.
 
     python make_structures.py      (needs ase)
 
-Geometries are from ase.build: benzene and ethanol of the G2 set; Cu(111), 2x2 cells and two layers, with CO on top of a
-copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one of
-two atoms. Positions have eight decimals. The files contain the neighbours, so that only NumPy is needed to read them.
+Geometries are from ase.build: benzene and ethanol from the G2 set; two layers of 2x2 Cu(111) cells, periodic along the
+surface, with CO on top of a copper atom; and the primitive cell of rock salt, where every neighbour is an image of one
+of two atoms. Positions have eight decimals. Neighbours are stored so that NumPy suffices to read the files.
 """
 
 from pathlib import Path

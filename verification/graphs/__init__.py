@@ -1,4 +1,4 @@
-"""Graphs of cases: for each kind of graph, an object that builds and transforms the graphs of that kind."""
+"""Graphs of cases: for each kind of graph, an object that builds and transforms such graphs."""
 
 from trigraph import table
 from trigraph.verification.graphs.base import CROWDED, CaseGraphs, NoGraphCases
@@ -9,7 +9,7 @@ from trigraph.verification.graphs.segments import SegmentCases
 __all__ = ["CROWDED", "GRAPHS", "CaseGraphs"]
 
 OF_TYPE: dict[str, CaseGraphs] = {"CSC": CSCCases(), "EdgeGraph": EdgeCases(), "Segments": SegmentCases()}
-# Keys are the names in `trigraph.table.GRAPHS`, and None for definitions without a graph.
+# The keys are the names in `trigraph.table.GRAPHS`, and None for definitions without a graph.
 GRAPHS: dict[str | None, CaseGraphs] = {
     None: NoGraphCases(),
     **{name: OF_TYPE[kind.type_name] for name, kind in table.GRAPHS.items()},

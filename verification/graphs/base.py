@@ -1,4 +1,4 @@
-"""The interface of a kind of graph in verification; every other file in this folder implements it for one kind."""
+"""Interface for kinds of graph in verification, which each of the other files in this folder implements for one kind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,45 +10,45 @@ from trigraph.table import SYMBOLS
 from trigraph.verification.case import Case
 from trigraph.verification.kinds import Variant
 
-# Numbers of members of rows: 256 and 512 (whole chunks) and 257, with long rows first and last. There are more rows
-# than two blocks of 48 nodes.
+# Row lengths: 256 and 512 (whole chunks), 257, and 1; the first and last rows are long. The number of rows exceeds two
+# blocks of 48 nodes.
 BY_DESTINATION = np.array([257, *[1] * 100, 256, 0, 512])
 BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
 BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
-# In a batch, edges before the case's edges belong to at most CROWDED rows, which are longer than a kernel's chunks.
+# In a batch, the edges before those of the case are in at most CROWDED rows, which are longer than a kernel's chunks.
 CROWDED = 3
 
 Counts = Mapping[str, int]
-# Graph objects by argument name, and input arrays that depend on them.
+# Graph objects by argument name, and input arrays that depend on the graphs.
 GraphsAndInputs = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class CaseGraphs(ABC):
     """One kind of graph (`trigraph.table.GRAPHS`), or no graph, in the cases of its definitions.
 
-    Methods return graph objects by argument name (no objects in this class), and update `sizes` in place. `members`
-    names the size that is 0 in the "no edges" variant; edge arrays keep their rows, which are then unused.
+    Methods return graph objects by argument name (none in this base class), and update `sizes` in place. `members` is
+    the size that is 0 in the "no edges" variant, in which edge arrays keep rows that are unused.
     """
 
     variants: tuple[Variant, ...]
     members: str
 
     def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Return the graph objects of a variant, and input arrays that depend on them."""
+        """Return the graph objects of a variant, and input arrays that depend on the graphs."""
         return {}, {}
 
     @abstractmethod
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Return graph objects with a row of `variant.degree` terms in every sum, and inputs that depend on them.
+        """Return graph objects with a row of `variant.degree` terms for every sum, and inputs that depend on the graphs.
 
-        Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only these
-        cases reveal partial sums that are added one after the other.
+        Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only hubs
+        reveal code that adds partial sums sequentially.
         """
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the graph objects of a renumbered case, and the old number of each new entity, by size."""
+        """Return the graph objects of a renumbered case, and for each size the old numbers of the entities."""
         return {}, draw_permutations(case, rng)
 
     def embed_graphs(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class CaseGraphs(ABC):
         return {}
 
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Return random graph objects of any `sizes`, also too large for the judge.
+        """Return random graph objects with any `sizes`, even if too large for the judge.
 
         Tests and benchmarks call ``GRAPHS[definition.graph].draw_graphs(sizes, np.int64, rng)``.
         """
@@ -64,7 +64,7 @@ class CaseGraphs(ABC):
 
 
 class NoGraphCases(CaseGraphs):
-    """Definitions without a graph."""
+    """Implementation of `CaseGraphs` for definitions without a graph."""
 
     variants = (
         Variant("regular", 0, np.int64),
@@ -83,24 +83,24 @@ class NoGraphCases(CaseGraphs):
     members = "num_edges"
 
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Set the number of edges, since the long sums of these cases are gradients of parameters."""
+        """Set the number of edges, because in these cases the long sums are gradients of parameters."""
         sizes["num_edges"] = variant.degree
         return {}, {}
 
 
 def shuffle_row_numbers(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the row of each member in random order, for rows of the given lengths."""
+    """Return the row of each member, in random order, given the row lengths."""
     return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
 
 
 def draw_permutations(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return a permutation for each size that counts entities (nodes, edges and so on)."""
+    """Return a random permutation for each number of entities (nodes, edges and so on)."""
     names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
 def draw_batch_groups(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
-    """Return the group of each member of a batch; members before (after) the case have groups before (after) it."""
+    """Return the group of each member of a batch; members before (after) the case belong to groups before (after) it."""
     first = rng.integers(0, min(before[groups], CROWDED), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
     return np.concatenate([first, own + before[groups], last]).astype(own.dtype)

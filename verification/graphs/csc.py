@@ -11,13 +11,13 @@ from trigraph.verification.kinds import Variant
 
 
 def has_rows_at_positions(case: Case) -> bool:
-    """Return whether a case's graph is a CSC whose position p has row p of the edge arrays."""
+    """Return whether a case's graph is a CSC in which position p uses row p of the edge arrays."""
     graph = case.values.get("graph")
     return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
 
 
 def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return source and destination of every edge, in any order."""
+    """Return the sources and destinations of all edges, in any order."""
     n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
     if variant.name == "skewed":
         # Source 2 and destination 1 have more than two chunks of 256 edges each.
@@ -26,7 +26,7 @@ def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generato
         return src, dst
     if min(n_src, n_dst, count) < 4:
         return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
-    # The last and a middle source and destination are isolated; there are self loops at 0 and 1, and two edges 2 -> 1.
+    # The last and a middle node on either side are isolated; 0 and 1 have self-loops, and there are two edges 2 -> 1.
     sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
     if variant.name == "saturated":  # about seven parallel edges per pair
         sources = sources[:3]
@@ -83,7 +83,7 @@ class CSCCases(base.CaseGraphs):
         elif variant.name == "boundaries":
             rows, edge_ids = len(base.BY_ROW), base.shuffle_row_numbers(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
-            # More than two chunks of positions share one row; the other rows are a permutation.
+            # 600 positions, more than two chunks, share one row; the others have a row each.
             rows = count - 599
             edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
         graph = CSC.from_coo(
@@ -94,9 +94,9 @@ class CSCCases(base.CaseGraphs):
             edge_ids,
             rows,
         )
-        if variant.name == "regular":  # each position has its own row, in order
+        if variant.name == "regular":  # position p uses row p
             graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes)
-        elif variant.name == "unused rows":  # like "regular", with three more rows at the end
+        elif variant.name == "unused rows":  # like "regular", with three additional rows at the end
             graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes, num_edges=graph.num_positions + 3)
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
@@ -104,7 +104,7 @@ class CSCCases(base.CaseGraphs):
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
         """Give destination 0 `degree` in-edges, each from a different source, and source 0 `degree` out-edges.
 
-        The out-edges share one edge row, whose gradient is then a long sum, too.
+        The out-edges share one row of the edge arrays, whose gradient is therefore also a long sum.
         """
         count = variant.degree
         hub, spread = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
@@ -114,7 +114,7 @@ class CSCCases(base.CaseGraphs):
         return {"graph": graph}, {}
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Give nodes and rows new numbers, and the positions of each destination a new order."""
+        """Renumber nodes and rows, and reorder the positions of each destination."""
         graph, orders = case.values["graph"], base.draw_permutations(case, rng)
         new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
         positions = rng.permutation(graph.num_positions)
@@ -132,7 +132,7 @@ class CSCCases(base.CaseGraphs):
     def embed_graphs(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Embed the case's graph; if its edge rows equal positions, so do the edge rows of the batch."""
+        """Embed the case's graph; if its edge rows equal its positions, the same holds for the batch."""
         graph = case.values["graph"]
         src, dst, rows = (
             base.draw_batch_groups(own, "num_positions", groups, case, before, after, rng)
@@ -152,7 +152,7 @@ class CSCCases(base.CaseGraphs):
         return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
 
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw a graph whose edge rows may be shared or unused; in some graphs, few nodes have most edges."""
+        """Draw a graph whose edge rows may be shared or unused, and in which a few nodes may have most edges."""
         n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
         count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0
         power = rng.choice([1, 1, 4])

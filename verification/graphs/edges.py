@@ -32,8 +32,9 @@ class EdgeCases(CaseGraphs):
     def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
-        Edges connect atoms in a skew cell; an edge and its reverse have opposite vectors. Periodic cells have parallel
-        edges (images of one neighbour) and edges from an atom to its own image. A third of the edges have no reverse.
+        Edges connect atoms in a skew cell; an edge and its reverse have opposite vectors. Periodic cells contain
+        parallel edges (images of the same neighbour) and edges from an atom to its own image. A third of the edges
+        have no reverse.
         """
         if variant.name == "boundaries":
             return _draw_boundary_edges(variant, sizes, rng)
@@ -43,8 +44,8 @@ class EdgeCases(CaseGraphs):
         first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
         shift = rng.integers(-near, near + 1, (pairs, 3))
         if variant.name == "skewed":
-            # Node 1 has more than a chunk of 256 in-edges, from images of even nodes, and node 0 has as many out-edges,
-            # to images of odd nodes. There are few other edges, to keep the number of triplets small.
+            # Node 1 has more in-edges, from images of even nodes, than a chunk of 256. Node 0 has as many out-edges, to
+            # images of odd nodes. There are few other edges, to limit the number of triplets.
             many, few, number = 270, nodes // 2, np.arange(270)
             image_nodes = 2 * (number % (nodes // 2 - 1)) + 2
             first = np.concatenate([first[:few], image_nodes, np.zeros(many, int)])
@@ -70,7 +71,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Give node n (the degree) n in-edges and one edge to node n + 1, which has n out-edges."""
+        """Give node n, where n is the degree, n in-edges and an edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
         src = np.concatenate([every, [count], np.full(count, count + 1)])
@@ -83,7 +84,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": graph}, {"vec": vec}
 
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Renumber nodes at random; sort edges by their new source, in random order for each source."""
+        """Renumber nodes at random; sort edges by new source, with random order for each source."""
         orders = draw_permutations(case, rng)
         graph, edges = renumber_graph(
             case.values["graph"], case.values["vec"], orders["num_nodes"], orders["num_edges"]
@@ -110,9 +111,9 @@ class EdgeCases(CaseGraphs):
         return {"graph": whole}
 
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw a graph with parallel edges that differ in their shifts; most have a reverse edge.
+        """Draw a graph whose parallel edges differ in shifts; most edges have a reverse edge.
 
-        The number of edges is limited, since the direct backends visit every triplet.
+        The number of edges is limited, because the backends with direct sums visit every triplet.
         """
         nodes = sizes["num_nodes"]
         count = min(sizes["num_edges"] // 2, 6 * nodes)
@@ -127,16 +128,17 @@ class EdgeCases(CaseGraphs):
 def renumber_graph(
     graph: EdgeGraph, vec: np.ndarray, nodes: np.ndarray, edges: np.ndarray
 ) -> tuple[EdgeGraph, np.ndarray]:
-    """Return the graph whose node k was ``nodes[k]``, sorted by source, and the old number of each edge."""
+    """Return the graph whose node k was ``nodes[k]``, sorted by source, and the old edge numbers."""
     new = np.argsort(nodes).astype(graph.src.dtype)
     edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
     return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec[edges]), edges
 
 
 def _draw_boundary_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-    """Return a graph with nodes of 256, 257 or 512 in-edges and two out-edges, or vice versa; others have few triplets.
+    """Return a graph with nodes that have 256, 257 or 512 in-edges and two out-edges, or vice versa.
 
-    In-edges come from nodes 2 to 11. Out-edges go to nodes 12 to 21, except one that returns to node 2.
+    To limit the number of triplets, the in-edges come from nodes 2 to 11, and the out-edges lead to nodes 12 to 21,
+    except one that returns to node 2.
     """
     wide = ((0, 257), (22, 256), (25, 512))  # (node, number of in-edges), including the first and the last node
     pairs = [

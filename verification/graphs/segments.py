@@ -1,4 +1,4 @@
-"""Triplets by edge, edges by atom, and triplets by row of m (`trigraph.Segments`) in generated cases."""
+"""Groups of triplets by edge, edges by atom, and triplets by row of m (`trigraph.Segments`) in generated cases."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import base
 from trigraph.verification.kinds import Variant
 
-# Names of the sizes that count the members and the segments of each argument.
+# For each argument, the symbols for its numbers of members and of segments.
 SEGMENT_SIZES = {
     "triplets": ("num_triplets", "num_edges"),
     "atoms": ("num_edges", "num_outputs"),
@@ -62,10 +62,10 @@ class SegmentCases(base.CaseGraphs):
         return graphs, {}
 
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> base.GraphsAndInputs:
-        """Return hubs: an edge with `degree` triplets, an atom with all other edges, an input with half the triplets.
+        """Return an edge with `degree` triplets, an atom with all other edges, and an input with half of the triplets.
 
-        The hub is the last edge, because after a dominant first term, every later addition of a sum over edges would
-        round in the same direction, which chunks cannot prevent.
+        The edge with `degree` triplets is the last: after a dominant first term, all later additions in a sum over
+        edges would round in the same direction, even in chunked sums.
         """
         count, index = variant.degree, variant.index
         hub, spread = np.full(count, count, index), np.arange(count, dtype=index)
@@ -81,7 +81,7 @@ class SegmentCases(base.CaseGraphs):
     def renumber_graphs(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Renumber edges, triplets and atoms at random.
 
-        Without `atoms`, outputs are permuted like edges; without `idx_in`, inputs are permuted like triplets.
+        Without `atoms`, outputs are renumbered like edges; without `idx_in`, inputs are renumbered like triplets.
         """
         orders, values = base.draw_permutations(case, rng), case.values
         groups = {name: sizes for name, sizes in SEGMENT_SIZES.items() if name in values}
@@ -100,7 +100,7 @@ class SegmentCases(base.CaseGraphs):
     def embed_graphs(
         self, case: Case, before: base.Counts, after: base.Counts, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Embed the case's graphs; members of the other graphs belong to segments of the other graphs."""
+        """Embed the case's graphs; members added before (after) the case belong to segments before (after) it."""
         graphs = {}
         for name, (members, segments) in SEGMENT_SIZES.items():
             own = case.values.get(name)
@@ -110,7 +110,7 @@ class SegmentCases(base.CaseGraphs):
         return graphs
 
     def draw_graphs(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw graphs with members in any order, with `atoms` and `idx_in` if the operator has them."""
+        """Draw graphs with members in any order; include `atoms` and `idx_in` if the operator has them."""
 
         def draw_segments(count: int, segments: str) -> Segments:
             bound = sizes[segments]
@@ -128,7 +128,7 @@ class SegmentCases(base.CaseGraphs):
 
 
 def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
-    """Draw segments. The last and a middle segment are empty; in "skewed", one segment has most members."""
+    """Draw segments, of which the last and a middle one are empty; in "skewed", one segment has most of the members."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
     index = rng.choice(used, count) if count else np.empty(0, np.int64)
     if variant.name == "skewed" and count:
@@ -139,14 +139,14 @@ def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Gener
 def _draw_boundary_segments(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
 ) -> dict[str, Segments | None]:
-    """Return edges, atoms and inputs, of which some, including the first and the last, have 256, 257 or 512 members."""
+    """Return segments of which some, including the first or the last, have 256, 257 or 512 members."""
     several = "num_outputs" in sizes
     total, index = int(base.BY_DESTINATION.sum()), variant.index
 
     def make_segments(lengths: np.ndarray) -> Segments:
         return Segments(base.shuffle_row_numbers(lengths, rng).astype(index), len(lengths))
 
-    # If edges are summed into atoms, there are as many edges as triplets, and most edges have no triplet.
+    # If edges are summed into atoms, there are as many edges as triplets, so most edges have no triplets.
     lengths = base.BY_DESTINATION
     if several:
         lengths = np.insert(lengths, -1, np.zeros(total - len(lengths), int))

@@ -229,8 +229,7 @@ class Derivative:
     ) -> dict[str, torch.Tensor]:
         """Return the gradients of the function from `curvature` with respect to the wanted arrays.
 
-        `alone` means that nothing is recorded and no array has a tangent, so that plain autograd, which is faster than
-        torch.func, suffices.
+        `alone` means that nothing is recorded and no array has a tangent; plain autograd, which is fast, then suffices.
         """
         arrays, function = curvature
         some = [n for n in wanted if n in arrays]

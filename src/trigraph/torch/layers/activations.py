@@ -21,7 +21,7 @@ _softplus_backward = torch.ops.aten.softplus_backward.default
 
 
 class _SiLU(Elementwise):
-    """x sigmoid(x) with a derivative that is one operation; torch's differentiable derivative takes several."""
+    """x sigmoid(x), whose derivative is one operation; torch's own takes several if it must be differentiable."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class _SiLU(Elementwise):
 
 
 class _SiLUBackward(Elementwise):
-    """grad f'(x) as a function of `grad` and `x`, where f is SiLU."""
+    """Compute grad f'(x), where f is SiLU."""
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ class _SiLUBackward(Elementwise):
 
 
 class _SiLUDoubleBackward(Elementwise):
-    """gg f'(x) and gg grad f''(x), the gradients of grad f'(x) in `grad` and `x` for the cotangent `gg`."""
+    """Compute gg f'(x) and gg grad f''(x), the gradients of grad f'(x) for the cotangent `gg`; f is SiLU."""
 
     @staticmethod
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         if _is_plain(gg, grad, x):
             return _use_kernel(2, gg, grad, x)
-        # With s = sigmoid(x), f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1. Torch
-        # sets this derivative to 1 for x < -40 (the threshold), where s is less than the rounding error of 1.
+        # With s = sigmoid(x), f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1, which
+        # torch sets to 1 below the threshold x = -40, where s is less than the rounding error of 1.
         first = _silu_backward(gg, x)
         half = torch.addcmul(first, gg, torch.nn.functional.silu(x), value=-0.5)
         return first, torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
@@ -90,7 +90,7 @@ class _SiLUDoubleBackward(Elementwise):
     def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:
         gg, grad, x = ctx.saved_tensors
         tensors = ggg_grad, ggg_x, gg, grad, x
-        # The kernel has no derivative, so use it only if no operation is recorded and no tensor has a tangent.
+        # The kernel is not differentiable: use it only if gradients are disabled and no tensor has a tangent.
         if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
             return _use_kernel(3, *tensors)
         first, second, third = _compute_silu_derivatives(x)
@@ -110,7 +110,7 @@ class _SiLUDoubleBackward(Elementwise):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], gg: Tensor, *tensors: Tensor) -> Any:
-        """Apply `Elementwise.vmap`, or, if only `gg` is batched, multiply by `gg`, in which both results are linear."""
+        """If only `gg` is batched, multiply results for 1 by `gg`; otherwise apply `Elementwise.vmap`."""
         if in_dims[1:] != (None, None):
             return super().vmap(info, in_dims, gg, *tensors)
         gg = gg.movedim(in_dims[0], 0)  # type: ignore[arg-type]
@@ -123,14 +123,14 @@ for _function in (_SiLU, _SiLUBackward, _SiLUDoubleBackward):
 
 
 def _compute_silu_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first three derivatives of SiLU, computed by torch operations that are differentiable to any order."""
+    """Return the first three derivatives of SiLU, computed by torch operations and differentiable to any order."""
     s, rest = torch.sigmoid(x), torch.sigmoid(-x)
     p = s * rest
     return s + x * p, p * (2 + x * (rest - s)), p * (3 * (rest - s) + x * (1 - 6 * p))
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Return whether the SiLU kernels support these tensors, which must share device, shape and dtype."""
+    """Return whether the SiLU kernels support the tensors, which requires equal devices, shapes and dtypes."""
     x = tensors[-1]
     alike = (x.dtype, x.shape, x.device)
     return (
@@ -159,7 +159,7 @@ _here = threading.local()  # `once`: whether SiLU is differentiated at most once
 
 @contextlib.contextmanager
 def differentiated_once() -> Iterator[None]:
-    """Use torch's SiLU, which has a faster first derivative and slower higher ones; values are bitwise identical."""
+    """Use torch's SiLU, which has the same values, a faster first derivative and slower higher derivatives."""
     before, _here.once = getattr(_here, "once", False), True
     try:
         yield
@@ -169,7 +169,7 @@ def differentiated_once() -> Iterator[None]:
 
 def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable to any order."""
-    # A trace of `_SiLU` would record `silu_backward`, which has no derivative, and compilers fuse torch's operations.
+    # Tracing `_SiLU` would record `silu_backward`, which has no derivative; compilers fuse torch's own operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
     if getattr(_here, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):
@@ -181,7 +181,7 @@ class SiLU(torch.nn.Module):
     """Activation x sigmoid(x), differentiable to any order."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activation of each element."""
+        """Apply the activation to each element."""
         return silu(x)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of layers and models."""
+"""Argument checks for layers and models."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from trigraph.table import OPERATORS
 
 
 def _bounds(symbol: str) -> tuple[int, ...]:
-    """Return the smallest and, if there is one, the largest value of a symbolic size of `radial_basis`."""
+    """Return the smallest and, if limited, the largest value of a size in the shapes of `radial_basis`."""
     limits = OPERATORS["radial_basis_fwd"].definition.symbol(symbol)
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
@@ -31,7 +31,7 @@ def check_sizes(owner: str, **sizes: Any) -> None:
 
 
 def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int, int]:
-    """Return the widths of sources and destinations from an int or a pair of ints."""
+    """Return the feature widths of sources and destinations, given as an int or a pair of ints."""
     if isinstance(in_channels, (tuple, list)) and len(in_channels) == 2:
         source, destination = (require_count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
         return source, destination
@@ -39,7 +39,7 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
 
 
 def widen_halves(*values: Any) -> list[Any]:
-    """Convert 16-bit CPU tensors to float32, because operators on the CPU do not support them; keep other values.
+    """Convert 16-bit CPU tensors, which the operators do not support, to float32; return other values unchanged.
 
     Under autocast, return all values unchanged: the operators convert them, and the results stay float32.
     """
@@ -55,8 +55,8 @@ def widen_halves(*values: Any) -> list[Any]:
 def count_inputs(linear: torch.nn.Module | None) -> int | None:
     """Return the number of input features of a linear layer.
 
-    Return None if the number is unknown: for a lazy layer before its first call, and for adapters, sequences,
-    quantized and parametrized layers.
+    Return None if the number is unknown, as for a lazy layer before its first call, adapters, sequences, and quantized
+    or parametrized layers.
     """
     if linear is None or is_parametrized(linear):
         return None
@@ -81,7 +81,7 @@ def refuse_script(module: torch.nn.Module) -> None:
 
 
 def has_hooks(layer: torch.nn.Module, steps: tuple[str, ...] = ("forward", "backward")) -> bool:
-    """Return whether a layer has hooks on these steps, not counting hooks that are its own methods."""
+    """Return whether a layer has hooks on any of `steps`, apart from its own methods."""
     return any(
         getattr(hook, "__self__", None) is not layer
         for name, hooks in vars(layer).items()

@@ -1,4 +1,4 @@
-"""Graphs from the ``edge_index`` argument of layers, self-loops, and checks of node and edge features."""
+"""Construction of graphs from ``edge_index``, self-loops, and checks of node and edge features."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,19 +27,19 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": 
 
 
 def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
-    """Raise unless a value is a tensor of shape (rows, width). A size None matches any; errors show `symbols`."""
+    """Raise unless a value is a tensor of shape (rows, width); None matches any size. Errors show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
     if value.dim() != 2 or width not in (None, value.shape[1]):
         more = "" if width is None else f" with {width} columns"
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
-    if rows is not None and value.shape[0] != rows:  # len() would be a constant in a traced program
+    if rows is not None and value.shape[0] != rows:  # unlike len(), symbolic in a traced program
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
 def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> None:
-    """Raise unless the features of sources, and of destinations if given, have these widths."""
+    """Raise unless the features of sources, and of destinations if given, have the given widths."""
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
     check_rows(owner, names[0], src, src_width, "num_src_nodes, in_channels")
     if dst is not None:
@@ -47,7 +47,7 @@ def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_wi
 
 
 def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
-    """Raise unless the features of sources and destinations have a row for each node, on the device of the graph."""
+    """Raise unless features have a row for each node of the graph and are on the graph's device."""
     if graph.device != find_device(src):
         raise ValueError(f"{owner}: edge_index is on {graph.device}; expected {find_device(src)}, where x is")
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
@@ -61,7 +61,7 @@ def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: 
 
 
 def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = None) -> None:
-    """Raise unless a value is a dense tensor of int32 or int64, of shape (2, num_edges), on the device of `like`."""
+    """Raise unless a value is a dense int32 or int64 tensor of shape (2, num_edges) on the device of `like`."""
     if not isinstance(edge_index, torch.Tensor):
         raise TypeError(
             f"{owner}: edge_index is a {type(edge_index).__name__}; expected a torch.Tensor, a trigraph.CSC or "
@@ -101,7 +101,7 @@ def is_matrix(edge_index: Any) -> bool:
 
 
 def list_matrix_edges(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ``edge_index`` and the values of a sparse adjacency matrix, in storage order.
+    """Return the ``edge_index`` and values of a sparse adjacency matrix, in storage order.
 
     Rows are destinations and columns are sources, as for ``adj.t()`` in PyTorch Geometric.
     """
@@ -126,18 +126,18 @@ def list_matrix_edges(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, t
 def make_matrix(
     edge_index: torch.Tensor, values: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, layout: torch.layout
 ) -> torch.Tensor:
-    """Return values of edges as a sparse matrix (num_dst_nodes, num_src_nodes, ...) with the given layout."""
+    """Return edge values as a sparse matrix (num_dst_nodes, num_src_nodes, ...) in the given layout."""
     size = (num_dst_nodes, num_src_nodes, *values.shape[1:])
     matrix = torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False).coalesce()
     return matrix if layout is torch.sparse_coo else matrix.to_sparse(layout=layout)
 
 
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError if a node index is out of range, as `graph_of` does. Compiled programs skip this check."""
+    """Raise ValueError, like `graph_of`, if a node index is out of range. Compiled programs skip this check."""
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if name_library(rows) is None:  # the tensor belongs to a traced program or to torch.vmap
+    if name_library(rows) is None:  # the tensor is symbolic, or batched by torch.vmap
         return
     with _name_layer_in_errors(owner), entered(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
@@ -150,23 +150,23 @@ def _check_ranges(edges: Any, num_src_nodes: int, num_dst_nodes: int) -> None:
 
 @contextlib.contextmanager
 def _name_layer_in_errors(owner: str) -> Iterator[None]:
-    """Prefix errors with the name of the layer."""
+    """Prefix error messages with the name of the layer."""
     try:
         yield
     except (TypeError, ValueError, MemoryError) as error:
-        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's MemoryError takes no message
+        kind = MemoryError if isinstance(error, MemoryError) else type(error)  # NumPy's MemoryError accepts no message
         raise kind(f"{owner}: edge_index: {error}") from None
 
 
 def narrow_indices(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Convert indices to int32 if all values and counts fit, to halve the memory that a device reads."""
+    """Convert indices to int32 if all values and lengths fit, which halves the memory traffic."""
     largest = torch.iinfo(torch.int32).max
     fits = all(i.numel() < largest and (i.numel() == 0 or int(i.max()) < largest) for i in indices)
     return tuple(i.to(torch.int32) for i in indices) if fits else indices
 
 
 class _Kept:
-    """Private copy of an edge_index, and its graphs for each (num_src_nodes, num_dst_nodes, with self-loops)."""
+    """Private copy of an edge_index, and the graphs built from it, by (num_src_nodes, num_dst_nodes, self-loops)."""
 
     def __init__(self, edges: Any) -> None:
         numpy = name_library(edges) == "numpy"
@@ -174,16 +174,16 @@ class _Kept:
         self.graphs: dict[tuple[int, int, bool], CSC] = {}
 
     def holds(self, edges: Any) -> bool:
-        """Compare type, device, dtype, shape and values of the copy and an array; this synchronizes a CUDA device."""
+        """Return whether an array equals the copy, also in type, device and dtype; synchronizes a CUDA device."""
         own = self.edges
         alike = type(own) is type(edges) and own.dtype == edges.dtype and own.shape == edges.shape
         return alike and find_device(own) == find_device(edges) and bool((own == edges).all())
 
 
-MOST_KEPT = 16  # maximum number of tensors with cached graphs; a graph takes several times the memory of its tensor
-# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_Kept.graphs`). Each look-up
-# compares the contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or another
-# process cannot be detected otherwise.
+MOST_KEPT = 16  # maximum number of tensors with cached graphs; a graph needs several times the memory of its tensor
+# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_Kept.graphs`). Each lookup
+# compares the contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or other
+# processes cannot be detected otherwise.
 _kept = WeakTensorKeyDictionary()
 
 
@@ -193,7 +193,7 @@ def build_graph(
 ) -> CSC:
     """Return the graph of an ``edge_index``, with the self-loops of `with_loops` if `loops`.
 
-    The graph is cached for the tensor object, except for tensors of derived classes and wrappers of torch.func.
+    The graph is cached by tensor object, except for subclasses of torch.Tensor and torch.func wrappers.
     """
     with _name_layer_in_errors(owner):
         edges = as_array(edge_index, "the tensor")
@@ -215,18 +215,18 @@ def build_graph(
 
 
 def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
-    """Return the graph of an array of edges, which must never change."""
+    """Build the graph of an edge array, which must never change."""
     number = min(num_src_nodes, num_dst_nodes)
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
         return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or name_library(edges) == "cupy":
-        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before self-loops change the positions in messages
+        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # first, so that errors show the caller's positions
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
 def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
-    """Return edges as a tensor, with self-loops if `num_nodes` is given, and with narrow indices on a CUDA device."""
+    """Return edges as a tensor, with self-loops if `num_nodes` is given; use narrow indices on CUDA devices."""
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = with_loops(edge_index, None, num_nodes, None)
@@ -243,9 +243,9 @@ def extract_graph(owner: str, edge_index: Any) -> Any:
 
 
 def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
-    """Check the node features, and return a prepared graph or the graph of an ``edge_index``.
+    """Check node features, and return the given prepared graph or the graph of an ``edge_index``.
 
-    The features of destinations may be None only with a prepared graph.
+    Destination features may be None only with a prepared graph.
     """
     check_features(owner, src, dst, src_width, dst_width)
     edge_index = extract_graph(owner, edge_index)
@@ -259,7 +259,7 @@ def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | N
 
 
 def list_edge_ends(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the source, destination and edge-array row of each CSC position of a graph."""
+    """Return the source, the destination and the row in edge arrays for each position of a CSC graph."""
     offsets, indices, edge_ids = tensors(graph, False)[:3]
     nodes = torch.arange(graph.num_dst_nodes, dtype=offsets.dtype, device=offsets.device)
     dst = torch.repeat_interleave(nodes, offsets[1:] - offsets[:-1], output_size=graph.num_positions)
@@ -280,14 +280,14 @@ def check_reduction(owner: str, fill_value: str) -> None:
 
 
 def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int, fill_value: Any) -> torch.Tensor:
-    """Return the edge features of the self-loops of nodes ``0 .. num_nodes-1``."""
+    """Return edge features for the self-loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
         fill = 1.0 if fill_value is None else fill_value
         value = torch.as_tensor(fill, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     check_reduction("add_self_loops", fill_value)
-    into = dst < num_nodes  # in a bipartite graph, only destinations that are also sources have a self-loop
+    into = dst < num_nodes  # in a bipartite graph, some destinations have no self-loop
     dst, edge_attr = dst[into].long(), edge_attr[into]
     each = dst.view(-1, *(1 for _ in shape[1:])).expand_as(edge_attr)
     product = fill_value == "mul"
@@ -298,7 +298,7 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
 def with_loops(
     edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the result of `add_self_loops` for checked arguments."""
+    """Compute `add_self_loops` for checked arguments."""
     no_loop = edge_index[0] != edge_index[1]
     edge_index = edge_index[:, no_loop]
     loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
@@ -314,18 +314,18 @@ def add_self_loops(
     num_nodes: int | None = None,
     fill_value: float | torch.Tensor | str | None = "mean",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Replace all self-loops by exactly one at each node, like PyTorch Geometric's GATConv.
+    """Replace all self-loops by exactly one per node, like PyTorch Geometric's GATConv.
 
     Parameters
     ----------
     edge_index : tensor of int32 or int64, shape (2, num_edges)
     edge_attr : tensor, shape (num_edges, ...), optional
     num_nodes : int, optional
-        Nodes ``0 .. num_nodes-1`` get a loop (default: up to the largest index). In a bipartite graph, pass the smaller
-        of the numbers of sources and destinations.
+        Nodes ``0 .. num_nodes-1`` get a loop (default: up to the largest index). For a bipartite graph, pass the
+        smaller of the numbers of sources and destinations.
     fill_value : float, tensor, str or None, optional
-        Edge features of the loops: a value (None: 1.0, PyTorch Geometric's default), or a reduction of the features of
-        the node's in-edges ("mean", "add", "mul", "min", "max"). A node without in-edges gets 0, or 1 for "mul".
+        Edge features of the loops: a value (None means 1.0, PyTorch Geometric's default), or a reduction ("mean",
+        "add", "mul", "min" or "max") of the features of the node's in-edges; without in-edges, 0, or 1 for "mul".
 
     Returns
     -------
@@ -337,7 +337,7 @@ def add_self_loops(
     ------
     TypeError, ValueError, MemoryError
         If a tensor has the wrong dtype, shape or device, `num_nodes` is not an int >= 0 that fits the dtype of
-        `edge_index`, `fill_value` is an unknown name, or there is no memory for the loops.
+        `edge_index`, `fill_value` is an unknown name, or there is not enough memory for the loops.
 
     See Also
     --------
@@ -362,8 +362,8 @@ def add_self_loops(
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
     largest = torch.iinfo(edge_index.dtype).max
-    if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch cannot compile `require_count`
+    if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch.compile does not support `require_count`
         num_nodes = require_count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
-    if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory of the loops and of the result
+    if edge_index.is_cpu and not torch.compiler.is_compiling():  # bytes for the loops and the result
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
     return with_loops(edge_index, edge_attr, num_nodes, fill_value)

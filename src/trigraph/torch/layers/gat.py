@@ -30,7 +30,7 @@ from trigraph.torch.layers.edges import (
 
 
 def _glorot(weight: torch.Tensor) -> None:
-    """Initialize a weight by Glorot's uniform rule, with its last two sizes as fan-in and fan-out."""
+    """Initialize a weight by Glorot's uniform rule, where the last two sizes are fan-in and fan-out."""
     bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
     torch.nn.init.uniform_(weight, -bound, bound)
 
@@ -60,15 +60,15 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
 class GATConv(torch.nn.Module):
     """Graph attention with the parameters, state_dict and results of ``torch_geometric.nn.GATConv``.
 
-    One operator, `trigraph.torch.mha_gat_n2n`, computes scores, softmax and sum without storing an array of size edges
-    times channels. For attention dropout in training and for returned attention weights, which are differentiable, the
-    layer uses torch's own operators, like PyTorch Geometric.
+    A single operator, `trigraph.torch.mha_gat_n2n`, computes scores, softmax and sum without storing an array of shape
+    (edges, channels). For attention dropout in training, and for returned attention weights, which are differentiable,
+    the layer uses torch's own operators, as PyTorch Geometric does.
 
     Parameters
     ----------
     in_channels : int or tuple of int
-        Width of the node features. For a pair, sources and destinations have separate linear layers. The first call
-        determines a width given as -1.
+        Width of the node features. With a pair, sources and destinations have separate linear layers. The first call
+        determines widths given as -1.
     out_channels : int
         Width of each head.
     heads : int, optional
@@ -79,15 +79,15 @@ class GATConv(torch.nn.Module):
     dropout : float, optional
         Probability of dropping an attention coefficient in training.
     add_self_loops : bool, optional
-        Replace all self-loops by one at each node, like :func:`add_self_loops`. In a bipartite graph, the number of
-        loops is the smaller of the two numbers of nodes.
+        Replace all self-loops by one per node, like :func:`add_self_loops`. In a bipartite graph, the number of loops
+        is the smaller of the two numbers of nodes.
     edge_dim : int, optional
         Width of the edge features (default: edge features are ignored).
     fill_value : float, tensor, str or None, optional
         Edge features of the self-loops, as in :func:`add_self_loops`.
     bias : bool, optional
     residual : bool, optional
-        Add a linear function of the destinations' features.
+        Add a linear function of the destination's features.
 
     Raises
     ------
@@ -98,7 +98,7 @@ class GATConv(torch.nn.Module):
     -----
     PyTorch Geometric's message-passing keywords (``aggr``, ``flow``) and torch_sparse matrices are not supported.
 
-    On a CPU, computations with 16-bit floats use float32 between the linear layers; results are rounded once.
+    On the CPU, 16-bit floats are converted to float32 between the linear layers, and the result is rounded once.
 
     Source: Velickovic et al. (2018), arXiv:1710.10903.
 
@@ -175,7 +175,7 @@ class GATConv(torch.nn.Module):
         return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
 
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Return the embeddings of sources and destinations and the residual, each None if absent."""
+        """Return source embeddings, destination embeddings and residual; absent ones are None."""
         of_src, of_dst = self._linears
         x_src = of_src(src)
         if dst is None:
@@ -205,7 +205,7 @@ class GATConv(torch.nn.Module):
         return sizes
 
     def _edge_rows(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
-        """Return the edge features as a matrix with a row for each edge; None if they are not used."""
+        """Return the edge features as a matrix with a row for each edge, or None if they are not used."""
         if edge_attr is None:
             return None
         if isinstance(edge_attr, torch.Tensor) and (
@@ -231,13 +231,13 @@ class GATConv(torch.nn.Module):
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or a pair for sources and destinations; the second may be None.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or sparse tensor, or CSC, or GraphTensors
-            Sources and destinations. The layer builds a graph and caches it for this tensor object. Each call compares
-            all values with a copy, which costs one pass over them and synchronizes a CUDA device. A prepared graph, a
-            CSC, requires ``add_self_loops=False``; its edges are the rows of `edge_attr`. Programs compiled with
-            ``fullgraph=True`` require a prepared graph, and ``torch.export`` requires its GraphTensors. A sparse
-            adjacency matrix (COO, CSR or CSC) has a row for each destination and a column for each source. If its
-            values are vectors, they serve as edge features unless `edge_attr` is given. Edges keep the order of the
-            values (COO: after ``coalesce()``).
+            Sources and destinations. The layer builds a graph and caches it by tensor object. Each call compares all
+            values with a copy, which takes one pass over the values and synchronizes CUDA devices. A prepared graph (a
+            CSC) requires ``add_self_loops=False``; row e of `edge_attr` belongs to edge e of the graph. Programs
+            compiled with ``fullgraph=True`` require a prepared graph, and ``torch.export`` requires GraphTensors. A
+            sparse adjacency matrix (COO, CSR or CSC) has destinations as rows and sources as columns. If its values
+            are vectors, they are the edge features unless `edge_attr` is given. Edges are in the order of the values
+            (COO: after ``coalesce()``).
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
             Edge features, ignored if the layer has no `edge_dim`.
         size : tuple of int, optional
@@ -248,10 +248,10 @@ class GATConv(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
-            With attention weights, a tuple (this tensor, (edges, weights)). Edges, shape (2, num_edges), include
-            self-loops; weights have shape (num_edges, heads). For a prepared graph, both are in the order of positions.
-            For a sparse matrix, the pair is replaced by a sparse matrix of the weights with the same layout, shape
-            (num_dst_nodes, num_src_nodes, heads).
+            With attention weights, a tuple (this tensor, (edges, weights)). The edges, shape (2, num_edges), include
+            self-loops; the weights have shape (num_edges, heads). For a prepared graph, both are in the order of
+            positions. For a sparse matrix, the pair is replaced by a sparse matrix of the weights in the same layout,
+            shape (num_dst_nodes, num_src_nodes, heads).
 
         Raises
         ------
@@ -260,7 +260,7 @@ class GATConv(torch.nn.Module):
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
         RuntimeError
-            While a CUDA graph is captured, with an `edge_index` that is not a prepared graph.
+            During the capture of a CUDA graph, with an `edge_index` that is not a prepared graph.
         """
         layout, edge_index = None, extract_graph("GATConv", edge_index)
         if is_matrix(edge_index):
@@ -282,7 +282,7 @@ class GATConv(torch.nn.Module):
                 )
         elif by_edge:
             check_indices("GATConv", edge_index, num_src, num_dst)
-        else:  # before any computation, because a compiled program has a graph break here
+        else:  # a graph break in compiled programs, so do it before any computation
             graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
         if self.add_self_loops and (by_edge or edge_attr is not None):
             edge_index, edge_attr = with_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ class GATConv(torch.nn.Module):
         ends: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
         num_dst: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return output and attention coefficients, computed by torch's own operators, with dropout in training."""
+        """Compute output and attention coefficients with torch's own operators, including dropout in training."""
         heads = (self.heads, self.out_channels)
         (src, dst, rows), values = ends, x_src.view(-1, *heads)
         score = (values * self.att_src).sum(-1)[src]
@@ -339,7 +339,7 @@ class GATConv(torch.nn.Module):
         score = leaky_relu(score, self.negative_slope)
         each = dst.long()[:, None].expand_as(score)
         peak = score.new_zeros(num_dst, self.heads).scatter_reduce(0, each, score.detach(), "amax", include_self=False)
-        # Under autocast, the dtype may change from one operation to the next, so each sum uses the dtype of its terms.
+        # Under autocast, dtypes may change between operations, so the buffer of each sum has the dtype of the terms.
         powers = (score - peak[dst]).exp()
         attention = powers / powers.new_zeros(num_dst, self.heads).index_add(0, dst, powers)[dst]
         attention = dropout(attention, self.dropout, self.training)

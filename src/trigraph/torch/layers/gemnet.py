@@ -2,7 +2,7 @@
 
 fairchem stores ragged lists as padded arrays: member `inner` of row `outer` is in slot ``[outer, inner]``, empty slots
 are zero, and the longest row determines the width. These layers support padded arrays and, with ``padded=False``, the
-ragged lists themselves, which need less memory and give the same sums.
+ragged lists themselves, which need less memory and yield the same sums.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ Index = torch.Tensor | Segments
 
 
 def _he_orthogonal(weight: torch.Tensor) -> None:
-    """Fill with an orthogonal matrix, standardized over the summed dimensions to variance 1 / (number of terms)."""
+    """Fill with an orthogonal matrix, standardized over the dimensions to be summed to variance 1 / (their size)."""
     torch.nn.init.orthogonal_(weight)
     summed = (0, 1) if weight.dim() == 3 else (1,)
     terms = weight[..., 0].numel() if weight.dim() == 3 else weight.shape[1]
@@ -29,7 +29,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
 
 
 def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
-    """Raise unless a value is a tensor of this shape. A size None matches any; errors show `symbols` as shape."""
+    """Raise unless a value is a tensor of the given shape; None matches any size. Errors show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
     pairs = [*zip(shape, value.shape, strict=False)]
@@ -39,7 +39,7 @@ def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) 
 
 
 def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
-    """Return prepared segments unchanged, or the segments of an index tensor."""
+    """Return prepared segments unchanged, or build the segments of an index tensor."""
     segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
     if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
         raise ValueError(
@@ -58,7 +58,7 @@ def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Seg
 
 
 class _Slots:
-    """Slots of list members in a padded array of `num_rows` rows and `width` slots per row."""
+    """Slots of list members in a padded array with `num_rows` rows and `width` slots per row."""
 
     def __init__(
         self, owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
@@ -76,7 +76,7 @@ class _Slots:
         )
         self.slot = self.outer * self.width + self.inner
         if bool((self.slot.diff() > 0).all()):
-            return  # ascending slots, as in the usual order of triplets, are distinct
+            return  # ascending slots, which are usual for triplets, are distinct
         order = torch.argsort(self.slot, stable=True)
         again = self.slot[order].diff() == 0
         if bool(again.any()):
@@ -92,7 +92,7 @@ class _Slots:
             each = members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
         padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:])
-        padded.index_copy_(0, self.slot, members)  # in place, so that the padded array exists only once
+        padded.index_copy_(0, self.slot, members)  # in place, to avoid a second padded array
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
     def members(self, padded: torch.Tensor) -> torch.Tensor:
@@ -113,8 +113,8 @@ class BasisEmbedding(torch.nn.Module):
     num_spherical : int, optional
         Number of circular or spherical functions (default: the layer is purely radial).
     padded : bool, optional
-        Pad the results like fairchem. Otherwise, rad_W1 has a row for each edge and sph is `sph_basis`; programs
-        compiled with ``fullgraph=True`` require ``padded=False``. `EfficientInteractionBilinear` accepts both results.
+        Pad the results as fairchem does. Otherwise, rad_W1 has a row for each edge and sph is `sph_basis`. Programs
+        compiled with ``fullgraph=True`` require ``padded=False``. `EfficientInteractionBilinear` accepts either form.
 
     Attributes
     ----------
@@ -170,11 +170,11 @@ class BasisEmbedding(torch.nn.Module):
         sph_basis : tensor, shape (num_triplets, num_spherical), optional
             Circular or spherical basis of each triplet or quadruplet.
         idx_rad_outer, idx_rad_inner : tensor of int32 or int64, shape (num_edges,), optional
-            Atom of each edge, and number of the edge within the atom. With `idx_rad_inner`, rad_W1 is padded by atom.
+            Atom of each edge, and number of each edge within its atom. With `idx_rad_inner`, rad_W1 is padded by atom.
         idx_sph_outer : tensor of int32 or int64, shape (num_triplets,), or Segments
             Edge of each triplet; required with `sph_basis`.
         idx_sph_inner : tensor of int32 or int64, shape (num_triplets,), optional
-            Number of each triplet within its edge. Without it, the layer multiplies the two bases for each triplet.
+            Number of each triplet within its edge. If omitted, the layer multiplies the two bases for each triplet.
         num_atoms : int
             Number of atoms; required with `idx_rad_inner`.
 
@@ -184,14 +184,14 @@ class BasisEmbedding(torch.nn.Module):
             Without `sph_basis`: rad_W1, (num_edges, interm), or (num_atoms, interm, Kmax2) if padded by atom. With
             `sph_basis` but no `idx_sph_inner`: (num_triplets, interm). With both: rad_W1, (num_edges, interm,
             num_spherical) or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fastest, and sph, (num_edges,
-            num_spherical, Kmax). Kmax2 and Kmax are the lengths of the longest lists of an atom and of an edge.
-            Without padding: (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
+            num_spherical, Kmax). Kmax2 is the largest number of edges per atom, Kmax the largest number of triplets per
+            edge. Without padding: (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
 
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `trigraph.torch.basis_embedding`; or if an index is out of range, two members have the same slot, the
-            given arguments cannot be combined, or there is not enough memory for padding.
+            As for `trigraph.torch.basis_embedding`, or if an index is out of range, two members have the same slot, the
+            arguments cannot be combined, or there is not enough memory for padding.
         """
         owner = "BasisEmbedding"
         _check(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
@@ -305,9 +305,9 @@ class EfficientInteractionBilinear(torch.nn.Module):
         m : tensor, shape (num_triplets, emb_size_in)
             Embedding of the input of each triplet.
         idx_agg_outer, idx_agg_inner : tensor of int32 or int64, shape (num_triplets,)
-            Edge of each triplet (or Segments), and, for a padded basis only, number of the triplet within the edge.
+            Edge of each triplet (or Segments) and, only for a padded basis, number of each triplet within its edge.
         idx_agg2_outer, idx_agg2_inner : tensor of int32 or int64, shape (num_edges,), optional
-            Atom of each edge (or Segments), and, for a padded basis only, number of the edge within the atom.
+            Atom of each edge (or Segments) and, only for a padded basis, number of each edge within its atom.
         agg2_out_size : int
             Number of atoms; required with `idx_agg2_outer`.
 
@@ -334,7 +334,7 @@ def _bilinear(
     of_atoms: tuple[Any, Any] = (None, None),
     num_atoms: Any = None,
 ) -> torch.Tensor:
-    """Compute `EfficientInteractionBilinear`; `sizes` are (interm, emb_in), index pairs are (outer, inner)."""
+    """Compute `EfficientInteractionBilinear`; `sizes` is (interm, emb_in), and index pairs are (outer, inner)."""
     owner, (interm, emb_in) = "EfficientInteractionBilinear", sizes
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:
         raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
@@ -344,7 +344,7 @@ def _bilinear(
         _check(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
     _check(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
     members, size = ("num_triplets", len(m)), 0
-    if of_atoms[0] is not None:  # torch cannot compile `require_count`
+    if of_atoms[0] is not None:  # torch.compile does not support `require_count`
         size = num_atoms if type(num_atoms) is int else require_count(owner, "agg2_out_size", num_atoms)
     edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
     triplets = _segments(owner, "idx_agg_outer", of_edges[0], members, edges[1])
@@ -366,7 +366,7 @@ def _bilinear(
 class MatterGenBilinear(torch.nn.Module):
     """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which MatterGen is based.
 
-    `trigraph.torch.convert` gives this class to layers of both packages.
+    `trigraph.torch.convert` changes the layers of both packages to this class.
 
     Attributes
     ----------
@@ -386,8 +386,8 @@ class MatterGenBilinear(torch.nn.Module):
     ) -> torch.Tensor:
         """Return the embedding of each edge, shape (num_edges, units_out).
 
-        `basis` is the radial part (num_edges, emb_size_interm, num_spherical) and the padded spherical part (num_edges,
-        num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number within the edge.
+        `basis` consists of a radial part (num_edges, emb_size_interm, num_spherical) and a padded spherical part
+        (num_edges, num_spherical, Kmax). `id_reduce` is each triplet's edge, `id_ragged_idx` its number in the edge.
         """
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
@@ -395,12 +395,12 @@ class MatterGenBilinear(torch.nn.Module):
 
 
 class PairInteraction(torch.nn.Module):
-    """``PairInteraction`` of fairchem-core 1.10; `trigraph.torch.convert` gives this class to fairchem's layers.
+    """``PairInteraction`` of fairchem-core 1.10; `trigraph.torch.convert` changes fairchem's layers to this class.
 
     Attributes
     ----------
     down_projection, bilinear, scale_rbf_sum, up_projection : Module
-        Layers of the original.
+        The original's layers.
 
     Notes
     -----
@@ -418,10 +418,10 @@ class PairInteraction(torch.nn.Module):
     def forward(
         self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
     ) -> torch.Tensor:
-        """Return the contribution of the neighbours to the embedding of each atom, with the shape of `h`.
+        """Return the neighbours' contribution to the embedding of each atom, with the shape of `h`.
 
         `rad_basis` is the result of a radial `BasisEmbedding`: (num_atoms, emb_size_rbf, Kmax2) if padded by atom, else
-        (num_edges, emb_size_rbf). For a padded basis only, `target_neighbor_idx` numbers the edges of each target.
+        (num_edges, emb_size_rbf). For a padded basis, `target_neighbor_idx` numbers the edges of each target.
         """
         source, target = edge_index
         if not isinstance(rad_basis, torch.Tensor) or rad_basis.dim() != 3:

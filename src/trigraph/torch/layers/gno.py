@@ -1,4 +1,4 @@
-"""Layer of a graph neural operator, with parameters packed as in athena."""
+"""Graph neural operator layer, with parameters packed as in athena."""
 
 import math
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class GNOLayer(torch.nn.Module):
 
     Notes
     -----
-    On a CPU, computations with 16-bit floats use float32; results are rounded once.
+    On the CPU, 16-bit floats are converted to float32, and the result is rounded once.
 
     Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
 
@@ -137,11 +137,11 @@ class GNOLayer(torch.nn.Module):
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or a pair for sources and destinations. With a prepared graph, the second may be
-            None; the term W h is then omitted.
+            None, which omits the term W h.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC, or GraphTensors
             Sources and destinations, or a prepared graph. The layer builds and caches a graph like `GATConv`.
         coords : tensor, shape (num_edges, coord_dim)
-            Input of the kernel; in athena, the difference between the positions of the nodes.
+            Inputs of the kernel; in athena, differences between node positions.
 
         Returns
         -------

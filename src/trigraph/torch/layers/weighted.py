@@ -22,7 +22,7 @@ class WeightedConv(torch.nn.Module):
     out_channels : int
     aggr : {"sum", "mean", "min", "max"}, optional
     mean_by : {"weight", "count"}, optional
-        Divisor of the mean: the sum of the weights of a node's in-edges, or their number.
+        Divisor of the mean: the sum of the weights of the in-edges, or the number of in-edges.
     root_weight : bool, optional
         Add a linear function R of the destination's own features.
     bias : bool, optional
@@ -35,7 +35,7 @@ class WeightedConv(torch.nn.Module):
     Notes
     -----
     The aggregation is `trigraph.torch.agg_weighted_n2n`; it is zero for a destination without in-edges.
-    On a CPU, computations with 16-bit floats use float32; results are rounded once.
+    On the CPU, 16-bit floats are converted to float32, and the result is rounded once.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class WeightedConv(torch.nn.Module):
     __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
-        """Return sizes and aggregation."""
+        """Return the sizes and the aggregation."""
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr!r}"
 
     def forward(self, x: Any, edge_index: torch.Tensor | CSC, edge_weight: torch.Tensor | None = None) -> torch.Tensor:

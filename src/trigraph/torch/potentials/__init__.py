@@ -1,4 +1,4 @@
-"""Energies, forces and stresses of structures, neighbours of atoms, and compiled programs.
+"""Energies, forces and stresses of atomic structures, neighbour search, and compiled potentials.
 
-The public names are in `trigraph.torch.nn`, like the names of the layers.
+The public names, like those of the layers, are in `trigraph.torch.nn`.
 """

@@ -1,6 +1,6 @@
-"""Neighbour search for padded structures by operations of fixed sizes, which a CUDA graph can replay on a device.
+"""Neighbour search for padded structures. All operations have fixed sizes, so that a CUDA graph can replay them.
 
-The search overwrites the edges of a `Padding`; its results are bitwise identical to the CPU's search.
+The search overwrites the edges of a `Padding`. The edges are bitwise identical to those found on the CPU.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def _views(*tensors: Tensor | None) -> list[Any]:
     return [view_array(t) for t in tensors]
 
 
-# These are torch operators, so that tracers and profilers record them.
+# The kernels are registered as torch operators, so that tracers and profilers record them.
 
 
 @torch.library.custom_op("trigraph::bin_atoms", mutates_args=_WORKSPACE)
@@ -80,17 +80,17 @@ def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Te
 
 
 def _is_like(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
-    """Return whether a value is an ordinary tensor of one of these shapes, on the device of the positions."""
+    """Return whether a value is an ordinary tensor of one of `shapes`, on the device of the positions."""
     return type(value) is Tensor and has_storage(value) and value.device == pos.device and tuple(value.shape) in shapes
 
 
 class CapacitySearch:
-    """Neighbour search for the structures of a `Padding`, as long as only positions and cells change.
+    """Neighbour search for the structures in a `Padding`, valid as long as only positions and cells change.
 
     Attributes
     ----------
     z, batch, periodic : Tensor
-        Arguments of the current call. The search is refused if one differs from its checked value (see `follow`).
+        Arguments of the current call. The search is refused if any differs from the values recorded by `follow`.
     """
 
     def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:
@@ -98,21 +98,21 @@ class CapacitySearch:
         self.z, self.batch = torch.empty_like(padding.z), torch.empty_like(padding.batch)
         self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
         self.periodic = self._periodic.clone()
-        # The replay depends on the cutoff and on the memory of padding and search, which never change.
+        # Never recaptured, because neither the cutoff nor the memory of padding and search ever changes.
         self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
         self._on_host = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
         self._event: Any = None
 
     def follow(self, flags: np.ndarray) -> None:
-        """Record the padding's contents and `flags`, the periodic directions of each structure, as checked values."""
+        """Record the atoms in the padding and `flags`, the periodic directions of each structure, as checked."""
         self._flags = flags
         self.z.copy_(self.padding.z)
         self.batch.copy_(self.padding.batch)
         self._periodic.zero_()[: len(flags)].copy_(torch.from_numpy(flags))
 
     def load(self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any) -> bool:
-        """Copy the arguments of a call with equally many atoms; return False if `Potential.prepare` must check them."""
+        """Copy arguments with the same number of atoms, or return False if `Potential.prepare` must check them."""
         padding, (atoms, structures) = self.padding, self.padding.sizes
         cells = padding.cells
         if batch is None:
@@ -149,20 +149,20 @@ class CapacitySearch:
         return True
 
     def begin(self) -> None:
-        """Start the search and an asynchronous copy of its result to the host."""
+        """Start the search and the asynchronous copy of its result to the host."""
         (result,) = self._replay()
         self._on_host.copy_(result, non_blocking=True)  # type: ignore[arg-type]
         self._event = torch.cuda.Event()
         self._event.record()
 
     def end(self) -> tuple[bool, int]:
-        """Wait for the search, but not for later work; return whether it was refused, and the number of edges."""
+        """Wait for the search but not for later work; return whether it was refused, and the number of edges."""
         self._event.synchronize()
         refused, total = self._on_host.tolist()
         return bool(refused), total
 
     def search(self) -> tuple[Tensor]:
-        """Write the edges, or none if refused, to the padding's memory; return [refused, number of edges] as int64."""
+        """Write the edges to the padding (none if refused), and return the int64 tensor [refused, num_edges]."""
         with torch.no_grad():
             return (self._search(),)
 

@@ -1,4 +1,4 @@
-"""Potentials padded to fixed capacities, so that each call or training step is one CUDA graph on a device."""
+"""Potentials padded to fixed capacities, so that each call or training step on a CUDA device is one CUDA graph."""
 
 import contextlib
 import math
@@ -27,19 +27,19 @@ from trigraph.torch.potentials.structures import (
 from trigraph.torch.potentials.training_step import TrainingStep
 
 MOST_PADDINGS, MOST_REPLAYS = 8, 32  # maximum numbers of paddings and replays per potential
-OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies have a row per atom
+OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies contain a row per atom
 R = TypeVar("R")
 
 
 class CapturedPotential(Replacement):
-    """Potential with calls of fixed sizes, which are CUDA graphs on a device; made by :func:`compile_potential`.
+    """Potential whose calls have fixed sizes, so that each is a CUDA graph; created by :func:`compile_potential`.
 
-    Structures are padded with ghost atoms to a capacity, which is a quarter larger than the first call requires. If a
-    call needs more, or less than half of the atoms or edges, another capacity is made. The last 8 capacities are kept.
+    Structures are padded with ghost atoms to a capacity a quarter larger than the first call requires. A call that
+    needs more than a capacity, or less than half of its atoms or edges, gets a new one. The last 8 capacities are kept.
 
-    If calls on a device repeat the same atoms, `energy_forces_stress` also finds the neighbours in a CUDA graph
-    (`CapacitySearch`). While the forces are computed, the host reads whether the neighbours fit the capacity. If
-    they do not fit, the results are discarded, and the host searches for the neighbours.
+    If consecutive calls on a CUDA device have the same atoms, `energy_forces_stress` also finds the neighbours in a
+    CUDA graph (`CapacitySearch`). During the computation of the forces, the host reads whether the neighbours fit the
+    capacity. If they do not, the results are discarded, and the host searches for the neighbours.
 
     Attributes
     ----------
@@ -57,22 +57,22 @@ class CapturedPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # The key is (capacity, dtype, device, dtype of indices, presence of cells), which determines an empty padding.
-        # The most recently used padding is last.
+        # Keyed by (capacity, dtype, device, index dtype, whether there are cells), which is all that is needed to
+        # allocate a padding. The most recently used padding is last.
         self._paddings: dict[Any, Padding] = {}
-        # A replay depends on the memory of its padding, labels, parameters and buffers, and on everything else that the
-        # model reads. The key is (padding, what is computed, shapes of labels, torch's settings, index of an equal
-        # `ProgramKey`). If the address of a parameter or buffer changes, all replays are dropped.
+        # Keyed by (padding, what is computed, shapes of labels, torch's settings, index in `_versions`), because a
+        # replay depends on everything that the model reads. It also depends on the addresses of parameters and
+        # buffers; if an address changes, all replays are dropped.
         self._replays: dict[Any, Any] = {}
         self._key: ProgramKey | None = None
-        self._versions: list[Any] = []  # distinct `ProgramKey.values`, by the index in the keys of `_replays`
+        self._versions: list[Any] = []  # distinct `ProgramKey.values`, indexed by the keys of `_replays`
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None
-        self._followed: Padding | None = None  # padding with the atoms that recent calls repeat
+        self._followed: Padding | None = None  # reused while calls have the same atoms as the last call
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, without CUDA graphs."""
+        """Return the state for copies and pickles, which omits CUDA graphs."""
         own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool", "_followed")
         return {n: v for n, v in vars(self).items() if n not in own}
 
@@ -86,15 +86,15 @@ class CapturedPotential(Replacement):
         return [padding.capacity for padding in self._paddings.values()]
 
     def hold(self, function: Callable[[], R]) -> R:
-        """Call a function while no other thread computes in the same memory, and return its result."""
+        """Call a function under the lock of the shared memory, and return its result."""
         return self._lock.hold(function)
 
     def drop(self, what: Any) -> None:
-        """Drop the replays that `replay` made for the same `what`."""
+        """Drop the replays that `replay` created for `what`."""
         self._replays = {key: replay for key, replay in self._replays.items() if key[1] is not what}
 
     def recapture(self) -> None:
-        """Drop all captured graphs, after a change that calls cannot detect (see `CompiledPotential.recompile`)."""
+        """Drop all captured graphs, as required after undetected changes (see `CompiledPotential.recompile`)."""
         self.hold(self._replays.clear)
 
     @uncompiled
@@ -124,7 +124,7 @@ class CapturedPotential(Replacement):
         return results
 
     def _repeats(self, z: Tensor, batch: Tensor | None) -> bool:
-        """Return whether the most recently used padding holds the same atoms."""
+        """Return whether the most recently used padding contains the same atoms."""
         padding = next(reversed(self._paddings.values()), None)
         own = None if padding is None else padding.sizes[0]
         if padding is None or len(z) != own or padding.z.device != z.device:
@@ -133,7 +133,7 @@ class CapturedPotential(Replacement):
         return same and (not isinstance(batch, Tensor) or torch.equal(padding.batch[:own], batch.to(padding.batch)))
 
     def _follow(self, cell: Any, pbc: Any) -> None:
-        """Let the next call search for neighbours in the memory of the most recently used padding."""
+        """Let the next call use a `CapacitySearch` in the most recently used padding."""
         padding = next(reversed(self._paddings.values()))
         if padding.search is None or padding.search.cutoff != self.cutoff:
             padding.search = CapacitySearch(padding, float(self.cutoff), self._pool)
@@ -143,7 +143,7 @@ class CapturedPotential(Replacement):
     def _search_and_compute(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any
     ) -> EnergyForcesStress | None:
-        """Return the results of a call that repeats the atoms of the last call; None if `prepare` has to check it."""
+        """Return the results of a call with the same atoms as the last call, or None if `prepare` must check it."""
         padding, name = self._followed, type(self.model).__name__
         check_atoms(name, z, pos, empty_like_model(self.model))
         if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:
@@ -159,7 +159,7 @@ class CapturedPotential(Replacement):
             return None
         needed = Capacity(atoms, edges, structures, padding.capacity.degree)
         if choose(needed, self.given, [padding.capacity]) != padding.capacity:
-            self._followed = None  # so that the next call chooses a smaller capacity
+            self._followed = None  # makes the next call choose a smaller capacity
         return EnergyForcesStress(*self._without_ghosts(results, OF_ATOMS, padding))  # type: ignore[arg-type]
 
     def differentiated(
@@ -199,12 +199,12 @@ class CapturedPotential(Replacement):
         optimizer: Any = None,
         max_norm: float | None = None,
     ) -> TrainingStep:
-        """Return a training step: a loss, its gradients with respect to the parameters, and an optimizer's update.
+        """Return a training step, which computes a loss and its gradients, and updates the parameters.
 
         Parameters
         ----------
         loss : callable
-            Function of `PaddedStructures` and the labels that returns a scalar. It must leave out ghosts::
+            Function of `PaddedStructures` and the labels that returns a scalar. It must exclude ghosts::
 
                 def loss(structures, labels):
                     found = structures.energy_forces_stress()
@@ -212,10 +212,10 @@ class CapturedPotential(Replacement):
                     return (errors * structures.real_atoms).sum() / structures.real_atoms.sum()
 
         optimizer : torch.optim.Optimizer, optional
-            Optimizer of the parameters. On a device, use SGD, or pass ``capturable=True`` to the optimizer. By default,
-            the step only computes gradients, in ``p.grad`` of each parameter, for example to average over processes.
+            Optimizer of the parameters: on a CUDA device, SGD or an optimizer with ``capturable=True``. By default, the
+            step only stores the gradients in ``p.grad`` of each parameter, for example to average them over processes.
         max_norm : float, optional
-            Largest norm of the gradients, to which ``torch.nn.utils.clip_grad_norm_`` scales them down.
+            Norm to which ``torch.nn.utils.clip_grad_norm_`` clips the gradients.
 
         Returns
         -------
@@ -231,7 +231,7 @@ class CapturedPotential(Replacement):
     def _compute(
         self, compute: Callable[..., Any], of_atoms: Sequence[bool], given: Given, labels: Mapping[str, Any] = {}
     ) -> list[Tensor | None]:
-        """Return the results of ``compute(model, padded structures, labels)``, without the rows of ghosts."""
+        """Return the results of ``compute(model, padded structures, labels)`` without the rows for ghosts."""
         results = self.replay(tuple(of_atoms), compute, given, labels)()
         return self._without_ghosts(results, of_atoms, next(reversed(self._paddings.values())))
 
@@ -251,10 +251,10 @@ class CapturedPotential(Replacement):
         labels: Mapping[str, tuple[Tensor, bool]],
         finish: Callable[..., Any] = lambda *results: results,
     ) -> Replay:
-        """Return the replay of ``finish(*compute(model, structures, labels))``, with the given values in its tensors.
+        """Return a replay of ``finish(*compute(model, structures, labels))`` whose tensors contain the given values.
 
-        `labels` maps names to (values, whether they have a row per atom rather than per structure). Before a new replay
-        is made, the results of `compute` with ghosts are compared with its results without ghosts.
+        `labels` maps names to (values, whether their rows are atoms rather than structures). Before a new replay is
+        created, the results of `compute` with and without ghosts are compared.
         """
         padding, device = self._padding(given), given.pos.device
         key = self._key_of(padding, what, labels)
@@ -285,7 +285,7 @@ class CapturedPotential(Replacement):
         return padding, what, shapes, surroundings(padding.pos.device), self._number_of_model()
 
     def _number_of_model(self) -> int:
-        """Return the index of the model's `ProgramKey.values`; drop all replays if a parameter or buffer has moved."""
+        """Return the index in `_versions` of the model's state; drop all replays if an address has changed."""
         if self._key is None or not self._key.unchanged(self.model):
             self._key = ProgramKey(self.model)
         addresses = [t.data_ptr() for t in self._key.state.values()]
@@ -298,7 +298,7 @@ class CapturedPotential(Replacement):
         if number is None:
             self._versions.append(values)
             return len(self._versions) - 1
-        self._key.values = self._versions[number]  # so that the next call finds the values by identity
+        self._key.values = self._versions[number]  # lets the next call find the values by identity
         return number
 
     def _padding(self, given: Given) -> Padding:
@@ -349,7 +349,7 @@ def _refuse_graph(create_graph: bool) -> None:
 
 
 def _without_cache(device: torch.device) -> Any:
-    """Return a context in which autocast, if enabled, casts weights in each call, because weights change in place."""
+    """Return a context without autocast's cache of casted weights, because weights change in place between replays."""
     if not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.get_autocast_dtype(device.type), cache_enabled=False)

@@ -1,7 +1,7 @@
 """Potentials compiled to programs for structures of any size, with differentiable forces.
 
-Torch's compiler does not support functions that compute their own gradients. Therefore `make_fx` first traces energies
-and forces, or products with the Hessian, to a graph of operations with symbolic sizes, which is then compiled.
+Torch's compiler does not support functions that compute their own gradients. Energies and forces, or products with the
+Hessian, are therefore first traced by `make_fx` to a graph of operations with symbolic sizes, which is then compiled.
 """
 
 import contextlib
@@ -31,23 +31,23 @@ from trigraph.torch.potentials.traced import find_targets, read_size_conditions,
 
 MOST_PROGRAMS = 32  # maximum number of programs per potential
 _log = logging.getLogger("trigraph")
-_LOCK = Lock()  # held while a program is made, because torch's tracer changes torch.nn.Module for all threads
+_LOCK = Lock()  # held during compilation, because torch's tracer patches torch.nn.Module for all threads
 
 
 class _Kind(NamedTuple):
-    """Properties of a call that are fixed in a program, in addition to the `ProgramKey` of its model."""
+    """Properties of a call that, in addition to the model's `ProgramKey`, are fixed in a program."""
 
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
-    constants: tuple[tuple[int, ...], ...]  # `constants` of each graph of the neighbours
+    constants: tuple[tuple[int, ...], ...]  # `constants` of each graph in `Inputs.graphs`
     create_graph: bool
-    require_grad: tuple[bool | None, ...]  # for each tensor of `Inputs.differentiable`; None if it is absent
+    require_grad: tuple[bool | None, ...]  # one per tensor in `Inputs.differentiable`; None for an absent tensor
     surroundings: tuple[Any, ...]
 
 
 class Inputs(NamedTuple):
-    """Arguments of a program: atoms, cells, graphs of `Neighbors` as tensors, and the vector of a Hessian product."""
+    """Arguments of a program: atoms, cells, the tensors of the graphs in `Neighbors`, and the vector to multiply by."""
 
     z: Tensor
     pos: Tensor
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor | None) -> "Inputs":
-        """Return the arguments as tensors. Add an empty structure to a single one, because torch makes 1 a constant."""
+        """Return the arguments as tensors. Add an empty structure to a single one: torch would make size 1 constant."""
         batch = neighbors.batch
         if batch is None:
             batch = torch.zeros_like(z, dtype=tensors(neighbors.members, False)[0].dtype)
@@ -70,7 +70,7 @@ class Inputs(NamedTuple):
         if neighbors.num_structures == 1:
             members = (torch.cat([members[0], members[0][-1:]]), *members[1:])
             cells = None if cells is None else torch.cat([cells, torch.zeros_like(cells)])
-        # A program requires the strides with which it was traced.
+        # Programs are traced with contiguous tensors, and require the same strides in each call.
         z, pos, batch = z.long().contiguous(), pos.contiguous(), batch.contiguous()
         cells, shifts, vector = (None if t is None else t.contiguous() for t in (cells, shifts, vector))
         return cls(z, pos, cells, batch, shifts, (*graphs, members), vector)
@@ -81,29 +81,29 @@ class Inputs(NamedTuple):
         return self.pos, self.cells, self.vector
 
     def results(self, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> tuple[Tensor | None, ...]:
-        """Return the product of Hessian and `vector`, or, if it is None, the fields of EnergyForcesStress."""
+        """Return the product of the Hessian with `vector` or, without one, the fields of EnergyForcesStress."""
         given = atoms_of_vectors, self.z, self.pos, self.cells, self.neighbors(constants)
         if self.vector is None:
             return tuple(derivatives(*given, create_graph=True))
         return (times_hessian(*given, self.vector, create_graph=True),)
 
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
-        """Return the `Neighbors`, with graphs whose sizes come from the shapes of the tensors."""
+        """Build the `Neighbors`, with graph sizes taken from the shapes of the tensors."""
         kinds = ("EdgeGraph", "CSC", "CSC", "CSC")
         graph, *sums = map(build_from_tensors, kinds, self.graphs, constants)
         return Neighbors(graph, self.shifts, self.batch, *sums)
 
 
 def list_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
-    """Return the graphs of neighbours, in the order of `Inputs.graphs`."""
+    """Return the graphs in a `Neighbors`, in the order of `Inputs.graphs`."""
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
 def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
-    """Return at least `least` structures for tracing: clusters of atoms of the given elements.
+    """Return `least` or more structures for tracing: clusters of atoms of the given elements.
 
-    Torch assigns the same symbol to equal sizes in the example. Therefore the numbers of atoms, edges and structures,
-    the derived sizes of graphs (one or two larger, or twice as large), and the sizes of parameters all differ.
+    Torch assigns one symbol to all equal sizes in the example. Therefore the numbers of atoms, edges and structures,
+    the graph sizes derived from these (one or two more, or twice as many), and the sizes of parameters all differ.
     """
     taken = {n for p in model.parameters() for n in p.shape} | set(range(10))
     generator = torch.Generator().manual_seed(0)
@@ -114,7 +114,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
         cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
-        # Ignore `max_num_neighbors`: if 2, sizes derived from the numbers of atoms and of edges would be equal.
+        # Ignore `max_num_neighbors`: with the value 2, the numbers of edges and of atoms would not be independent.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
@@ -125,7 +125,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
 
 
 class _Atoms(Module):
-    """Module whose forward method is `atoms_of_vectors`, for `torch.func.functional_call`."""
+    """Wrapper for `torch.func.functional_call` with `atoms_of_vectors` as the forward method."""
 
     def __init__(self, model: Potential) -> None:
         super().__init__()
@@ -136,11 +136,11 @@ class _Atoms(Module):
 
 
 class _Program:
-    """Compiled program for one `_Kind` of call and one `ProgramKey`; a function of the model's tensors and `Inputs`."""
+    """Compiled function of the model's tensors and `Inputs`, for one `_Kind` of call and one `ProgramKey`."""
 
     def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
-        with torch.device("cpu"):  # regardless of the default device
+        with torch.device("cpu"):  # overrides the default device
             example, another = (make_example(model, inputs, least) for least in (17, 29))
         for one in (example, another):
             for tensor, requires_grad in zip(one.differentiable, kind.require_grad, strict=True):
@@ -150,17 +150,17 @@ class _Program:
         program = trace_program(copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
         rewrite_sums(program, find_targets(program, key.state, example))
-        # Parse the condition once: parsing takes 3 ms for DimeNet++ (some 16,000 characters), but evaluation 0.1 ms.
+        # Parse the condition only once: for DimeNet++ (16,000 characters), parsing takes 3 ms, evaluation 0.1 ms.
         self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because the import is slow
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
 
         self.conditions = ShapeEnv()
-        # Sizes from the most recent call that met the condition, which depends on nothing but sizes.
+        # Sizes that last met the condition, which depends only on sizes and need not be evaluated again for them.
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
         def count() -> int:
-            """Count a compilation: the compiler calls this once and stores the result in the program as a constant."""
+            """Count a compilation: the compiler calls this function once and treats the result as a constant."""
             self.compilations += 1
             return self.compilations
 
@@ -169,7 +169,7 @@ class _Program:
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
-            # Omit inductor's check of strides in each call, because `_compare` below checks the results once.
+            # Disable inductor's checks of sizes and strides in each call; `_compare` below checks the results once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
         self.compiled = torch.compile(copy_code(run), dynamic=True, fullgraph=True, **options)
         got = self._compute_with_program(model, key, example)
@@ -185,12 +185,12 @@ class _Program:
     def __call__(self, state: Mapping[str, Tensor], inputs: Inputs) -> Any:
         if self.kind.create_graph:
             return self.compiled(list(state.values()), *inputs)
-        with torch.inference_mode():  # operators skip their autograd rules (in Python) in inference mode
+        with torch.inference_mode():  # skips the operators' autograd rules, which run in Python
             results = self.compiled(list(state.values()), *inputs)
-        return tuple(None if t is None else t.clone() for t in results)  # autograd refuses tensors of inference mode
+        return tuple(None if t is None else t.clone() for t in results)  # autograd rejects inference tensors
 
     def accepts_sizes(self, state: Mapping[str, Tensor], inputs: Inputs) -> bool:
-        """Return whether the sizes of these structures meet the conditions of the trace."""
+        """Return whether the sizes of the structures meet the conditions that tracing recorded."""
         leaves = list_tensors(state, inputs)
         shapes = [t.shape for t in leaves]
         if shapes != self.shapes and not self.conditions.evaluate_guards_expression(self.condition, leaves):
@@ -201,9 +201,9 @@ class _Program:
     def _compute_with_model(
         self, model: Potential, key: ProgramKey, example: Inputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return results and gradients of the model for the example, and its buffers afterwards.
+        """Return the model's results and gradients for the example, and its buffers after the call.
 
-        Raise RuntimeError if the call changes anything else in the model.
+        Raise RuntimeError if the call changes anything in the model except buffers.
         """
         eager = copy_model(model, key)
         before = ProgramKey(eager)
@@ -220,10 +220,10 @@ class _Program:
     def _compute_with_program(
         self, model: Potential, key: ProgramKey, example: Inputs
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return results, gradients and buffers as computed by the program, which the first call compiles."""
+        """Return the program's results, gradients and buffers; the first call compiles the program."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
-            with warnings.catch_warnings():  # torch warns that it instantiates autograd.Function
+            with warnings.catch_warnings():  # caused by torch itself, which instantiates autograd.Function
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
                 results = self._compute(state, example, None)
         except Exception as error:
@@ -241,8 +241,8 @@ class _Program:
     def _compare(self, name: str, got: Any, expected: Any) -> None:
         """Raise RuntimeError unless results and buffers of `_compute_with_program` and `_compute_with_model` agree.
 
-        Tracing does not detect that a model detaches tensors, disables gradients, or assigns another tensor to a
-        buffer. The bounds are small enough to detect such errors, but allow for rounding.
+        Tracing does not notice if a model detaches tensors, disables gradients, or assigns a new tensor to a buffer.
+        The bounds are small enough to detect these errors, but allow for rounding.
         """
         (values, buffers), (expected_values, expected_buffers) = got, expected
         eps = torch.finfo(self.kind.dtype).eps
@@ -263,7 +263,7 @@ class _Program:
                 )
 
     def _compute(self, state: Mapping[str, Tensor], example: Inputs, model: Potential | None) -> list[Tensor]:
-        """Return results and gradients for the example, computed by `model` or, if it is None, by the program."""
+        """Return results and gradients for the example, computed by `model` or, without a model, by the program."""
         if model is None:
             results = self(state, example)
         else:
@@ -294,7 +294,7 @@ def trace_program(
     owner: str = "compile_potential",
     results: Callable[[Inputs, Any, Sequence[Sequence[int]]], Any] = Inputs.results,
 ) -> Any:
-    """Trace `results` as a function of parameters, buffers and `Inputs`; error messages list the attributes `plain`."""
+    """Trace `results` as a function of parameters, buffers and `Inputs`; errors list the attribute names in `plain`."""
 
     def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
@@ -314,18 +314,18 @@ def trace_program(
 
 
 def list_tensors(state: Mapping[str, Tensor], inputs: Inputs) -> list[Tensor]:
-    """Return the tensors that a traced program takes as arguments."""
+    """Return the tensor arguments of a traced program as a flat list."""
     return [t for t in (*state.values(), *inputs[:5], *itertools.chain(*inputs.graphs), inputs.vector) if t is not None]
 
 
 class CompiledPotential(Replacement):
-    """Potential with compiled programs for derivatives of its energies, made by :func:`compile_potential`.
+    """Potential with compiled programs for derivatives of its energies, created by :func:`compile_potential`.
 
-    A program represents the model at the time of compilation, but takes structures of any size and reads parameters
-    and buffers in each call. A program is compiled in the first call, in the first call with another dtype, device,
-    presence of cells, `create_graph` or setting of torch, and in the first call after a change of modes, hooks, classes
-    or attributes of modules. Attributes are compared by identity, but numbers, strings and containers of them by value.
-    After other changes, call `recompile`. Copies and pickles contain no programs.
+    A program represents the model at the time of compilation, but accepts structures of any size and reads parameters
+    and buffers in each call. A program is compiled in the first call; in the first call with a different dtype, device
+    or `create_graph`, with or without cells, or with different torch settings; and in the first call after a change of
+    modes, hooks, classes or attributes of modules. Numbers, strings and containers of them are compared by value, other
+    attributes by identity. After any other change, call `recompile`. Copies and pickles contain no programs.
 
     Attributes
     ----------
@@ -341,16 +341,16 @@ class CompiledPotential(Replacement):
         self._forget()
 
     def _forget(self) -> None:
-        # A program depends on the kind of call and on everything that its trace read from the model. `ProgramKey` lists
-        # what is compared. Parameters and buffers are arguments of a program.
+        # A program depends on the kind of call and on everything that tracing read from the model (see `ProgramKey`),
+        # except parameters and buffers, which are arguments of the program.
         self.programs: list[_Program] = []
-        # The key depends on the model alone. `ProgramKey.unchanged` compares key and model in each call.
+        # Key of the model, which `ProgramKey.unchanged` compares with the model in each call.
         self._key: ProgramKey | None = None
-        self._told: list[str] = []  # attributes that are not compared and have been logged
-        self._dropped = 0  # number of compilations of dropped programs
+        self._told: list[str] = []  # attributes already reported as not compared
+        self._dropped = 0  # number of compilations in dropped programs
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, without programs, which can be neither copied nor pickled."""
+        """Return the state for copies and pickles without programs, which can be neither copied nor pickled."""
         return {n: v for n, v in vars(self).items() if n not in ("programs", "_key", "_told", "_dropped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -365,8 +365,8 @@ class CompiledPotential(Replacement):
     def recompile(self) -> None:
         """Drop all programs, so that the next calls trace and compile the current model.
 
-        Call this method after changes that calls cannot detect: in methods, class attributes, variables that functions
-        read, or inside objects that are attributes of modules.
+        Required after changes that calls cannot detect: of methods, class attributes or variables that functions read,
+        and inside objects that are attributes of modules.
         """
 
         def drop() -> None:
@@ -405,12 +405,12 @@ class CompiledPotential(Replacement):
         vector: Tensor | None,
         create_graph: bool,
     ) -> Any:
-        """Run the program for this kind of call; return None if there is no program for these sizes."""
-        if neighbors.graph.num_edges < 2:  # torch treats sizes 0 and 1 as constants
+        """Call the program for these arguments; return None if no program supports their sizes."""
+        if neighbors.graph.num_edges < 2:  # torch makes sizes 0 and 1 constants
             return None
         if not create_graph:
             pos, cells, vector = (None if t is None else t.detach() for t in (pos, cells, vector))  # type: ignore[assignment]
-        # Torch would compile the program again for a subclass of Tensor, such as Parameter.
+        # Convert subclasses of Tensor, such as Parameter, for which torch would compile the program again.
         pos, vector = (t if t is None or type(t) is Tensor else t.view_as(t) for t in (pos, vector))  # type: ignore[assignment]
         inputs = Inputs.of(z, pos, cells, neighbors, vector)
         key = self._key
@@ -427,7 +427,7 @@ class CompiledPotential(Replacement):
         return results
 
     def _program(self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
-        """Return the program for this kind of call and this key; make the program if necessary."""
+        """Return the program for a key and the kind of call; compile the program if necessary."""
         kind = _Kind(
             inputs.pos.dtype,
             inputs.pos.device,
@@ -442,7 +442,7 @@ class CompiledPotential(Replacement):
             return program
 
         def make() -> _Program:
-            program = self._find_program(kind, self._share_values(key))  # another thread may have made the program
+            program = self._find_program(kind, self._share_values(key))  # may have been compiled by another thread
             if program is not None:
                 return program
             alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
@@ -479,7 +479,7 @@ class CompiledPotential(Replacement):
         return None
 
     def _share_values(self, key: ProgramKey) -> ProgramKey:
-        """Replace the `values` of a key by equal `values` of a program, so that `_find_program` can use identity."""
+        """Replace a key's `values` by a program's equal `values`, so that `_find_program` can compare by identity."""
         for program in self.programs:
             if program.values == key.values:
                 key.values = program.values
@@ -494,7 +494,7 @@ def _tell(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
 
 @contextlib.contextmanager
 def report_progress(beginning: str, end: str) -> Iterator[None]:
-    """Report beginning, end and duration of a step to the logger `trigraph` or, if INFO is off there, a terminal."""
+    """Report begin, end and duration of a step to the logger `trigraph`, or to a terminal if INFO is disabled."""
     logged, terminal = _log.isEnabledFor(logging.INFO), sys.stderr is not None and sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -522,25 +522,25 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     """Compile energies, forces, stresses and products with the Hessian of a potential, for structures of any size.
 
     A compiled potential represents the model at the time of compilation, but uses its current parameters and buffers.
-    The potential compiles again if modes, hooks, classes or plain attributes of modules change. After any other change,
-    such as inside an object in an attribute, call ``recompile()``. The logger ``trigraph`` lists such attributes.
+    It is compiled again if modes, hooks, classes or plain attributes of modules change. After any other change, such as
+    a change inside an object in an attribute, call ``recompile()``; the logger ``trigraph`` lists such attributes.
 
-    The first call compiles, which may take minutes; torch caches the result on disk. The logger ``trigraph`` (INFO), or
-    standard error if it is a terminal, shows when compilation begins and ends. With ``create_graph=True``, a
-    compiled program can also differentiate a loss of energies, forces and stresses, to train the model.
+    Compilation in the first call may take minutes; torch caches the result on disk. The logger ``trigraph`` (INFO), or
+    standard error if it is a terminal, reports when compilation begins and ends. With ``create_graph=True``, compiled
+    energies, forces and stresses can also be differentiated, to train the model on them.
 
-    With ``capture=True``, nothing is compiled. Calls are padded with ghost atoms to fixed sizes. On a CUDA device, each
-    call is one CUDA graph, without Python between the kernels; `CapturedPotential.training_step` makes training steps.
-    On the CPU, the padded calls run without a graph, which is no faster than the model.
+    With ``capture=True``, nothing is compiled. Structures are padded with ghost atoms to fixed sizes, so that each call
+    on a CUDA device is one CUDA graph, without Python between the kernels; `CapturedPotential.training_step` captures
+    training steps. On the CPU, padded calls are computed without a graph, which is no faster than the model.
 
     Parameters
     ----------
     model : Potential
-        `trigraph.torch.nn.DimeNetPlusPlus`, or your own class derived from `trigraph.torch.nn.Potential`.
+        `trigraph.torch.nn.DimeNetPlusPlus`, or an instance of your own subclass of `trigraph.torch.nn.Potential`.
     capture : bool, optional
         Whether to capture calls as CUDA graphs instead of compiling them.
     capacity : Capacity or list of Capacity, optional
-        With `capture`, sizes to use for calls that fit (default: a quarter more than each call needs).
+        With `capture`, sizes for calls that fit (default: a quarter more than each call needs).
     static_results : bool, optional
         With `capture`, whether to return results in memory that the next call overwrites, instead of copies.
     **options
@@ -559,8 +559,8 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
         If a number of `capacity` is not positive.
     RuntimeError
         If torch rejects the options. In the first call: if torch finds no C++ compiler, the model cannot be copied or
-        traced, a call changes attributes of the model or replaces buffers, or results, gradients or buffers differ
-        between program and model. The model must not detach tensors, disable gradients or use random numbers.
+        traced, a call changes attributes or replaces buffers of the model, or the program and the model disagree in
+        results, gradients or buffers. The model must not detach tensors, disable gradients or use random numbers.
         With `capture`: if ghosts change results, or if the model synchronizes the device.
 
     See Also
@@ -586,12 +586,12 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     for name in options:
         if name not in taken:
             raise TypeError(f"compile_potential: {name} is given; expected only {', '.join(taken)} of torch.compile")
-    torch.compile(lambda: None, **options)  # raises an error for invalid options
+    torch.compile(lambda: None, **options)  # raises for invalid options
     return CompiledPotential(model, options)
 
 
 def replaced(owner: str, model: Any, compile: bool, capture: bool) -> Any:
-    """Return a model, compiled or captured if requested; raise ValueError if both are requested."""
+    """Compile or capture a model if requested; raise ValueError if both are requested."""
     if compile and capture:
         raise ValueError(f"{owner}: compile and capture are True; expected one of them")
     if capture:

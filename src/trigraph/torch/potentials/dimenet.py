@@ -30,19 +30,19 @@ def _glorot_orthogonal(linear: Linear) -> None:
     """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), and the bias with zeros."""
     weight = linear.weight
     torch.nn.init.orthogonal_(weight)
-    if weight.numel() > 1:  # a single number has no variance and remains 1 or -1
+    if weight.numel() > 1:  # a single element, which has no variance, stays 1 or -1
         weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
     if linear.bias is not None:
         linear.bias.zero_()
 
 
 def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
-    """Return ``second(first(x))`` for layers without bias, by first multiplying their small weights."""
+    """Return ``second(first(x))`` for layers without bias, computed with the product of their small weights."""
     return F.linear(x, second.weight @ first.weight)
 
 
 class RadialBasis(Module):
-    """Radial parts of DimeNet++'s radial and spherical bases. `freq` is the parameter of PyG's ``BesselBasisLayer``.
+    """Radial basis, and radial part of the spherical basis, of DimeNet++; `freq` as in PyG's ``BesselBasisLayer``.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _check_numbers(z: Tensor) -> None:
 
 
 class EmbeddingBlock(Module):
-    """Embedding of each edge from its length and the elements of its atoms."""
+    """Embedding of edges, computed from edge lengths and the elements of both atoms."""
 
     def __init__(self, num_radial: int, hidden_channels: int, act: Activation) -> None:
         super().__init__()
@@ -138,11 +138,11 @@ class EmbeddingBlock(Module):
         self.lin.reset_parameters()
 
     def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the embedding of each edge. The parts of `lin` that act on atoms are applied once per atom."""
+        """Return the embeddings of the edges; the parts of `lin` that act on atoms are applied once per atom."""
         of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
         try:
             atoms = self.emb(z)
-        except IndexError:  # occurs on the CPU with given neighbors, for which z is not checked
+        except IndexError:  # on the CPU, if `neighbors` was given and z was not checked
             _check_numbers(z)
             raise
         ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
@@ -171,7 +171,7 @@ class InteractionBlock(Module):
     hidden_channels, int_emb_size, basis_emb_size, num_spherical, num_radial, num_before_skip, num_after_skip : int
     act : str or callable
     exclude : {"node", "edge", None}
-        In-edges of its source that an edge excludes, as in `trigraph.torch.agg_edge_to_edge`.
+        Which in-edges of its source each edge excludes, as in `trigraph.torch.agg_edge_to_edge`.
 
     Raises
     ------
@@ -307,7 +307,7 @@ class OutputBlock(Module):
 
 
 class DimeNetPlusPlus(Potential):
-    """DimeNet++ with the constructor and parameters of PyG's ``DimeNetPlusPlus``, so that its checkpoints load.
+    """DimeNet++ with the constructor and parameters of PyG's ``DimeNetPlusPlus``, whose checkpoints it can load.
 
     Time and memory are linear in the number of edges, because no triplet list is built. Structures may be periodic.
 
@@ -324,12 +324,12 @@ class DimeNetPlusPlus(Potential):
     cutoff : float
         Cutoff distance, in the unit of the positions.
     max_num_neighbors : int, optional
-        Keep only this many shortest edges into each atom (default: all; PyG silently keeps 32). The energy is then
-        discontinuous where two neighbours change ranks.
+        Keep at most this many edges into each atom, the shortest (default: all; PyG silently keeps 32). The energy is
+        then discontinuous where two neighbours change ranks.
     envelope_exponent, num_before_skip, num_after_skip, num_output_layers : int
     act : str or callable
-        Activation, or the name of an activation of torch.nn, or "swish" for SiLU. Training on forces requires a
-        function that is twice differentiable.
+        Activation, the name of one in torch.nn, or "swish" for SiLU. Training on forces requires a twice
+        differentiable activation.
     output_initializer : {"zeros", "glorot_orthogonal"}
 
     Raises
@@ -340,7 +340,7 @@ class DimeNetPlusPlus(Potential):
     Notes
     -----
     For the edge j -> i, the sum over edges k -> j excludes only the reverse edge. PyG excludes every edge with k = i.
-    Without periodic images, both rules agree; with them, PyG's rule would give a cell and its supercell other energies.
+    The rules agree without periodic images; with them, PyG's rule would yield inconsistent energies for supercells.
 
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115.
 

@@ -1,7 +1,7 @@
 """Export of potentials to packages that C++ programs, such as LAMMPS, run without Python.
 
-The program of a package first builds the graphs of the neighbours from a list of edges, then runs the traced program of
-`trigraph.torch.compile_potential`. Torch's AOTInductor compiles both for any sizes.
+A package first builds the graphs of neighbours from a list of edges, then runs the traced program of
+`trigraph.torch.compile_potential`. Torch's AOTInductor compiles both steps for arrays of any size.
 """
 
 import operator
@@ -38,7 +38,7 @@ from trigraph.torch.potentials.traced import find_targets, read_size_conditions,
 
 FORMAT = "2"
 """Format of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
-LONGEST_CHAIN = 24  # number of atoms in the chain with which `count_hops` measures the reach of a model
+LONGEST_CHAIN = 24  # number of atoms in the test chain of `count_hops`
 SYMBOLS = re.findall(
     "[A-Z][a-z]?",
     "HHeLiBeBCNOFNeNaMgAlSiPSClArKCaScTiVCrMnFeCoNiCuZnGaGeAsSeBrKrRbSrYZrNbMoTcRuRhPdAgCdInSnSbTeIXeCsBaLaCePrNdPmSm"
@@ -51,7 +51,7 @@ class PackageInputs(NamedTuple):
 
     z: Tensor  # (num_atoms,) int64
     pos: Tensor  # (num_atoms, 3)
-    cells: Tensor  # (num_structures, 3, 3), zero without a cell
+    cells: Tensor  # (num_structures, 3, 3), zero for structures without a cell
     batch: Tensor  # (num_atoms,) int64: structure of each atom
     edges: Tensor  # (2, num_edges) int64: source and destination, in any order
     shifts: Tensor  # (num_edges, 3) int64: number of cells that each edge crosses
@@ -69,9 +69,9 @@ class PackageInputs(NamedTuple):
 
 
 def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
-    """Return `shifts` and `graphs` of `Inputs`, like `build_graphs`, but by operations that torch can export.
+    """Return `shifts` and `graphs` of `Inputs`, like `build_graphs`, but using only operations that torch can export.
 
-    All sizes follow from the sizes of the arguments. Each call repeats the operations, because nothing is cached.
+    Argument sizes determine all other sizes. Nothing is cached, so each call sorts again.
     """
     (src, dst), shifts, num_atoms = atoms.edges, atoms.shifts, atoms.z.shape[0]
     each_atom, each_edge, ends = (
@@ -125,7 +125,7 @@ class _Weighted(Potential):
 
 
 class _Program(Module):
-    """Program of a package, with parameters, that returns energies, forces and, if `stress`, stresses and virials."""
+    """Program and parameters of a package; returns energies, forces and, if `stress`, stresses and virials."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class _Program(Module):
 def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
     """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
 
-    The virial of an edge is minus its vector times the derivative with respect to the vector. Each atom of an edge gets
-    half of the symmetric part, as in LAMMPS's pair styles and in MACE.
+    The virial of an edge is minus its vector times the derivative of the energy with respect to the vector. Each atom
+    of the edge gets half of the symmetric part, as in LAMMPS's pair styles and in MACE.
     """
     neighbors = inputs.neighbors(constants)
     given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
@@ -197,11 +197,11 @@ def _takes(model: Potential, z: int) -> bool:
 
 
 def count_hops(model: Potential, z: int) -> int:
-    """Return the number of edges over which an atom's energy depends on other atoms, at most `LONGEST_CHAIN` - 1.
+    """Return over how many edges an atom's energy depends on other atoms, at most `LONGEST_CHAIN` - 1.
 
-    For a chain of neighbouring atoms, the function computes the derivative of the first atom's energy, and finds the
-    energies that become NaN if the first position is NaN. Each test alone misses some dependences, for example through
-    a weight that is zero or through a comparison.
+    In a chain of neighbouring atoms, find the atoms on which the first energy depends by its derivative, and the atoms
+    whose energies become NaN if the first position is NaN. Either test alone misses some dependences, for example
+    through a zero weight or a comparison.
     """
     like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
     places = torch.arange(LONGEST_CHAIN)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
@@ -224,14 +224,14 @@ def count_hops(model: Potential, z: int) -> int:
 def _trace_program(
     model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]
 ) -> tuple[_Program, PackageInputs]:
-    """Return the program of a model and arguments for its compilation. See `trace_program` for `plain`."""
+    """Trace a model; return the program and example arguments for its compilation. See `trace_program` for `plain`."""
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
     alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
     seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), alone, None)
     example = make_example(model, seed)
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
     state = read_state(weighted)
-    # The C++ operators need only the sizes of graphs, not other numbers such as largest degrees.
+    # Any `constants` will do: the C++ operators need the sizes of graphs, but not, for example, largest degrees.
     program = trace_program(
         weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
     )
@@ -239,7 +239,7 @@ def _trace_program(
     rewrite_products(program)
     rewrite_sums(program, find_targets(program, state, example))
     for node in list(program.graph.nodes):
-        if node.target is operator.pos:  # unary plus of a size, which torch.export does not support
+        if node.target is operator.pos:  # torch.export does not support unary plus on sizes
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
         if getattr(node.target, "namespace", "aten") not in ("aten", "prims", "trigraph_cpu"):
@@ -252,8 +252,8 @@ def _trace_program(
 
 
 def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
-    """Raise ValueError if the model's code takes another branch for fewer or more structures than in the trace."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here because the import is slow
+    """Raise ValueError if the model takes a different branch for fewer or more structures than were traced."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
 
     pos = example.pos[:8] - example.pos[:1]
     few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))
@@ -268,7 +268,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
 
 
 def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
-    """Yield name, arguments and expected results of test structures. The first structure is stored in a package."""
+    """Yield the name, arguments and expected results of each test case, the first of which is stored in packages."""
     generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
     pos = (0.5 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))).to(like)
@@ -286,7 +286,7 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, P
 
 
 def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the virials of `results_with_virials`, summed from the derivatives with respect to edge vectors."""
+    """Return the same virials as `results_with_virials`, computed directly from derivatives by edge vectors."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
     energy = outputs_of_atoms(model, z, vec, neighbors).sum()
     (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
@@ -298,7 +298,7 @@ def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, nei
 def _metadata(
     model: Potential, numbers: Sequence[int], stress: bool, atoms: PackageInputs, expected: Any
 ) -> dict[str, str]:
-    """Return the metadata of a package. Numbers are separated by spaces, in row-major order."""
+    """Return the metadata of a package, with arrays as space-separated numbers in row-major order."""
 
     def text(tensor: Tensor) -> str:
         return " ".join(map(repr, tensor.flatten().tolist()))
@@ -330,19 +330,19 @@ def _compare(owner: str, name: str, results: Sequence[Tensor], expected: Sequenc
 def export_potential(
     model: Potential, path: str | os.PathLike[str], *, stress: bool = True, elements: Sequence[str] | None = None
 ) -> None:
-    """Export a potential to a package that C++ programs and LAMMPS run without Python.
+    """Export a potential to a package that LAMMPS and other C++ programs run without Python.
 
-    The package computes energies, forces and stresses of any number of atoms, edges and structures, on processors with
-    the instruction set of this one. Parameters are fixed. Compilation takes a minute or more; the logger ``trigraph``
-    (INFO), or standard error if it is a terminal, shows the steps. The package is then compared with the model for five
-    structures. One structure is stored in the package, so that a program that loads it can repeat the comparison.
+    The package computes energies, forces and stresses for any number of atoms, edges and structures, with fixed
+    parameters, on processors with this processor's instruction set. Compilation takes a minute or more; the logger
+    ``trigraph`` (INFO), or standard error if it is a terminal, reports the steps. The package is then compared with the
+    model for five inputs. One of these is stored in the package, so that programs can repeat the comparison.
 
     Parameters
     ----------
     model : Potential
         Model on the CPU, in units of eV and angstrom, in the mode in which it will be used (``model.eval()``).
     path : str or path
-        Name of the package, which ends in ``.pt2``.
+        File name of the package, which must end in ``.pt2``.
     stress : bool
         Whether the package also computes stresses.
     elements : sequence of str, optional
@@ -351,11 +351,11 @@ def export_potential(
     Raises
     ------
     TypeError, ValueError
-        If the model cannot be exported: it is not a `Potential`, is not on the CPU, has other outputs than an energy,
-        has `max_num_neighbors`, accepts no element, changes when it is called, or calls operators in Python.
+        If the model cannot be exported: it is not a `Potential`, is not on the CPU, has outputs other than an energy,
+        sets `max_num_neighbors`, accepts no element, changes when it is called, or calls operators in Python.
     RuntimeError
-        If the C++ operators are not in use, the model cannot be traced or compiled, or the package and the model give
-        different results.
+        If the C++ operators are not in use, the model cannot be traced or compiled, or the results of the package and
+        the model differ.
 
     See Also
     --------
@@ -390,8 +390,8 @@ def export_potential(
     ):
         package = str(Path(folder, path.name))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch itself causes this warning
-            # These two functions are public, despite the name of their module: AOTInductor's documentation uses them.
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # caused by torch itself
+            # Although in a private module, these two functions are public: AOTInductor's documentation uses them.
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=package, inductor_configs={"aot_inductor.metadata": metadata}
             )

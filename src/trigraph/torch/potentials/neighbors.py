@@ -1,7 +1,7 @@
-"""Neighbour search on the device of the atoms, with the results of `trigraph.graphs.neighbors`.
+"""Neighbour search on the device of the atoms, with the same results as `trigraph.graphs.neighbors`.
 
-The search uses a cell list from torch's sorts and searches: a cell is divided into parts no thinner than the cutoff,
-atoms are sorted by part, and the neighbours of an atom are searched in the surrounding parts.
+The search uses a cell list, built with torch's sorts and searches: cells are divided into parts no thinner than the
+cutoff, atoms are sorted by part, and each atom is compared with the atoms in the surrounding parts.
 """
 
 import math
@@ -14,18 +14,18 @@ from torch import Tensor
 from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MOST_CUTOFFS, find_cell_limit
 from trigraph.torch.arrays import convert_dtype
 
-MOST_PARTS = 2**14  # maximum number of parts of a cell along one direction
-CANDIDATES = 2**22  # maximum number of pairs of atoms tested at a time
+MOST_PARTS = 2**14  # maximum number of parts of a cell per direction
+CANDIDATES = 2**22  # maximum number of atom pairs tested at a time
 
 
 def search(
     pos: Tensor, cutoff: float, boxes: np.ndarray, flags: np.ndarray, of_atom: Tensor
 ) -> tuple[Tensor, ...] | None:
-    """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
+    """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted in this order.
 
-    The offset is the contribution of the cells to the vector of an edge, in float64. `boxes` has a cell for each
-    structure, `flags` its periodic directions, `of_atom` the structure of each atom. The result is None if an argument
-    is invalid or out of range; the search on the host then raises an error.
+    The offset is the float64 contribution of the cells to the vector of an edge. `boxes` contains the cell of each
+    structure, `flags` its periodic directions, and `of_atom` the structure of each atom. The result is None if an
+    argument is invalid or out of range; the search on the host then raises an error.
     """
     flags = flags.copy()  # torch warns about read-only arrays
     boxes = np.where(flags[..., None], boxes, 0.0)
@@ -76,8 +76,8 @@ def _pairs(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield source, destination and shifts for one chunk of atoms at a time.
 
-    Each cell has `parts` parts, and neighbours are at most `around` parts apart. `part` is the part that contains each
-    atom after a translation by minus `crossed` cells.
+    `parts` is the number of parts of each cell, `around` the largest distance of neighbours in parts, and `part` the
+    part that contains each atom after a translation by minus `crossed` cells.
     """
     span = parts.amax(0) + 1
     numbers = ((of_atom * span[0] + part[:, 0]) * span[1] + part[:, 1]) * span[2] + part[:, 2]
@@ -110,12 +110,12 @@ def _pairs(
 
 
 def _offset(shifts: Tensor, box: Tensor) -> Tensor:
-    """Return ``shifts @ box`` for each row, computed so that opposite shifts give exactly opposite results."""
+    """Return ``shifts @ box`` for each row, with exactly opposite results for opposite shifts."""
     return shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
 
 
 def compute_lengths(vec: Tensor) -> Tensor:
-    """Return the length of each row, with squares added in the order of NumPy's sum."""
+    """Return the length of each row, with squares added in the same order as in NumPy's sum."""
     x, y, z = vec.unbind(1)
     return (x * x + y * y + z * z).sqrt()
 
@@ -129,7 +129,7 @@ def _sort_edges(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tup
 
 
 def nearest(dst: Tensor, length: Tensor, number: int) -> Tensor:
-    """Return a mask of the `number` shortest edges into each destination; among equal lengths, the first are kept."""
+    """Return a mask of the `number` shortest edges into each destination; of equal lengths, the first are kept."""
     order = length.argsort(stable=True)
     order = order[dst[order].argsort(stable=True)]
     ends = dst[order]

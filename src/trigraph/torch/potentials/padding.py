@@ -1,7 +1,7 @@
-"""Structures padded with ghosts to a capacity, so that all calls have tensors of the same sizes in the same memory.
+"""Structures padded with ghosts to a capacity, so that all calls use tensors of the same sizes in the same memory.
 
-All ghost atoms belong to one ghost structure. Ghost atoms form pairs, whose atoms are further apart than the cutoff.
-Up to `MOST` ghost edges lead from each atom of a pair to the other. A model's terms of ghost edges are therefore zero.
+Ghost atoms belong to one ghost structure and form pairs, with up to `MOST` ghost edges in each direction. The atoms of
+a pair are further apart than the cutoff, so that ghost edges contribute zero to the results of a model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,17 +18,17 @@ from trigraph.table.constants import PART_SIZE
 from trigraph.torch.graphs import assemble_in_place, tensors
 from trigraph.torch.potentials.structures import Neighbors
 
-MOST = PART_SIZE  # maximum number of ghost edges into or out of an atom; kernels sum this many in one piece
-ROWS = 64  # padded sizes are multiples of this, because torch's CPU products round a partial last block differently
+MOST = PART_SIZE  # maximum number of ghost edges into or out of an atom, which kernels sum without splitting the row
+ROWS = 64  # padded sizes are multiples of `ROWS`, because torch's CPU matrix products round partial blocks differently
 GROWTH = 1.25
-OWNER = "compile_potential"  # name of the caller in error messages
+OWNER = "compile_potential"  # caller's name in error messages
 APART = 2.0  # distance between the two atoms of a ghost pair, in units of the cutoff
 
 _EDGES, _CSC = GRAPH_PARTS["EdgeGraph"], GRAPH_PARTS["CSC"]
 
 
 class Given(NamedTuple):
-    """Checked arguments of a call, without ghosts."""
+    """Checked arguments of a call, before padding."""
 
     z: Tensor
     pos: Tensor
@@ -59,13 +59,13 @@ class Capacity(NamedTuple):
 
     @classmethod
     def of(cls, neighbors: Neighbors) -> "Capacity":
-        """Return the capacity that neighbours require."""
+        """Return the capacity that a `Neighbors` requires."""
         graph = neighbors.graph
         degree = coarsen_number("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
         return cls(graph.num_nodes, graph.num_edges, neighbors.num_structures, degree)
 
     def holds(self, needed: "Capacity") -> bool:
-        """Return whether no number of `needed` exceeds this capacity."""
+        """Return whether this capacity is sufficient for `needed`."""
         return all(own >= other for own, other in zip(self, needed, strict=True))
 
     def grown(self) -> "Capacity":
@@ -75,7 +75,7 @@ class Capacity(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """Numbers of atoms, edges and structures including ghosts. At least one ghost atom has no edge."""
+        """Numbers of atoms, edges and structures, including ghosts. At least one ghost atom has no edges."""
         edges = _up(self.edges)
         return _up(self.atoms + 2 * -(-edges // (2 * MOST)) + 1), edges, self.structures + 2
 
@@ -85,7 +85,7 @@ def _up(number: int) -> int:
 
 
 def check_capacity(owner: str, given: Any) -> list[Capacity]:
-    """Return the capacities of a user's argument as a list; raise TypeError or ValueError if it is invalid."""
+    """Return the `capacity` argument as a list; raise TypeError or ValueError if it is invalid."""
     if given is None:
         return []
     several = [given] if isinstance(given, Capacity) else list(given) if isinstance(given, (list, tuple)) else [given]
@@ -98,7 +98,7 @@ def check_capacity(owner: str, given: Any) -> list[Capacity]:
 
 
 def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]) -> Capacity:
-    """Return the smallest capacity that holds `needed`, or a new capacity if none does.
+    """Return the smallest existing capacity that is sufficient for `needed`, or else a new one.
 
     A capacity in `made`, unlike one in `given`, is not reused if the call would use less than half of its edges or
     atoms.
@@ -113,7 +113,7 @@ def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]
 
 
 class Padding:
-    """Tensors with fixed sizes and addresses for structures up to a capacity, and the graphs of their neighbours.
+    """Tensors at fixed addresses for structures up to a capacity, and the graphs of their neighbours.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Padding:
     real_atoms, real_structures : Tensor
         1 for real atoms or structures, 0 for ghosts.
     refused : Tensor
-        Whether a `CapacitySearch` found too many edges or was refused otherwise; the graphs then have no edges.
+        Whether the last `CapacitySearch` was refused, for example for too many edges; there are then no real edges.
     sizes : tuple of int
         Numbers of atoms and structures without ghosts.
     search : CapacitySearch or None
@@ -135,7 +135,7 @@ class Padding:
         atoms, edges, structures = self.rows = capacity.rows
         self._index: dict[str, Any] = {"dtype": index_dtype, "device": pos.device}
         self.pos, self.z = pos.new_zeros(atoms, 3), torch.zeros(atoms, dtype=torch.int64, device=pos.device)
-        # Ghost structures have cells with a volume, so that their stresses are finite.
+        # Unused structures get unit cells, because the stress of a cell without volume is NaN.
         identity = pos.new_zeros(3, 3).fill_diagonal_(1.0)
         self.cells = identity.repeat(structures, 1, 1) if periodic else None
         self.real_atoms, self.real_structures = pos.new_zeros(atoms), pos.new_zeros(structures)
@@ -146,15 +146,15 @@ class Padding:
         self.like = pos.dtype, pos.device
         self._long: list[_LongRows] = []
         self.neighbors = self._assemble()
-        # Neighbours (immutable) and cutoff for which the graphs and the positions of ghosts were last written.
+        # `Neighbors` (immutable) and cutoff for which graphs and ghost positions were last written.
         self._of: tuple[Neighbors | None, float] = None, 0.0
 
     def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:
-        """Copy structures, which have at least one atom, into the tensors without synchronizing the device."""
+        """Copy structures with at least one atom into the tensors, without synchronizing the device."""
         self.sizes = atoms, structures = len(z), neighbors.num_structures
         with torch.no_grad():
             self.z[:atoms].copy_(z)
-            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # an element that the model supports, for ghosts
+            self.z[atoms:].copy_(z[:1].expand(self.rows[0] - atoms))  # ghosts get an element that the model supports
             self.pos[:atoms].copy_(pos)
             if self.cells is not None and cells is not None:
                 self.cells[:structures].copy_(cells)
@@ -166,21 +166,21 @@ class Padding:
                 self._of = neighbors, cutoff
 
     def forget(self) -> None:
-        """Make the next `fill` write the graphs again; to be called when another object overwrites the graphs."""
+        """Make the next `fill` write the graphs again, after another object has overwritten them."""
         self._of = None, 0.0
 
     def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
-        """Return a tensor for labels like `values`, with a row for each atom or structure, including ghosts."""
+        """Return a zero tensor for labels such as `values`, with rows for all atoms or structures, including ghosts."""
         return values.new_zeros(self.rows[0 if of_atoms else 2], *values.shape[1:])
 
     def fill_labels(self, targets: Mapping[str, Tensor], labels: Mapping[str, tuple[Tensor, bool]]) -> None:
-        """Copy labels into the tensors that `new_label` returned, and set the rows of ghosts to zero."""
+        """Copy labels into the tensors from `new_label`, and set the rows of ghosts to zero."""
         for name, (values, _) in labels.items():
             targets[name][: len(values)].copy_(values)
             targets[name][len(values) :].zero_()
 
     def _assemble(self) -> Neighbors:
-        """Return graphs of new tensors. Tensors that `_fill_edges` and `_fill_structures` do not write are constant."""
+        """Return graphs of new tensors, which are constant unless `_fill_edges` or `_fill_structures` writes them."""
         atoms, edges, structures = self.rows
         degree, largest = self.capacity.degree, coarsen_number("max_in_degree", atoms)
 
@@ -235,7 +235,7 @@ class Padding:
             self.cells[structures:].copy_(self.pos.new_zeros(3, 3).fill_diagonal_(1.0))
 
     def _fill_edges(self, neighbors: Neighbors) -> None:
-        """Write the real edges, then the ghost edges. Edges stay sorted, because ghosts have the largest numbers."""
+        """Write the real edges, then the ghost edges: edges stay sorted, because ghosts have the largest indices."""
         graph = neighbors.graph
         if graph.reverse_edge is None:
             raise ValueError("Neighbors: the graph has no reverse_edge; expected a result of Potential.neighbors")
@@ -274,7 +274,7 @@ class Padding:
             long.fill()
 
     def _fill_structures(self, neighbors: Neighbors) -> None:
-        """Write the structure of each atom. All ghosts are in the last structure but one, and the last one is empty."""
+        """Write the structure of each atom. All ghosts are in the second-to-last structure; the last one is empty."""
         (atoms, _, structures), own = self.rows, neighbors.graph.num_nodes
         offsets, *others = tensors(neighbors.members, True)
         indices, edge_ids, destinations, _, src_positions, _, row_positions = others
@@ -295,9 +295,9 @@ class Padding:
 
 
 class _LongRows:
-    """`LongRows` of offsets that may change, with memory for the largest possible number of long rows.
+    """`LongRows` of changing offsets, with memory for the largest possible number of long rows.
 
-    Unused entries are empty parts of the last row, which never has positions.
+    Unused entries denote empty parts of the last row, which is always empty.
     """
 
     def __init__(self, offsets: Tensor, positions: int) -> None:
@@ -322,10 +322,10 @@ class _LongRows:
 
 
 def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int) -> dict[str, Tensor]:
-    """Return the arrays of an `EdgeGraph` of ghosts, numbered from the first ghost; earlier elements are undefined.
+    """Return the arrays of the `EdgeGraph` of ghosts, numbered from the first ghost; earlier elements are undefined.
 
-    The edges of pair k start at number 2 * MOST * k; the first half leads from atom 2 * k to atom 2 * k + 1, the second
-    half back. The last pair may have fewer edges; if it has an odd number, one edge has no reverse edge.
+    The edges of pair k start at edge 2 * MOST * k; the first half leads from atom 2 * k to atom 2 * k + 1, the second
+    half back. The last pair may have fewer edges; if their number is odd, one edge has no reverse edge.
     """
     like: Any = {"dtype": first_edge.dtype, "device": first_edge.device}
     number, atom = torch.arange(edges, **like) - first_edge, torch.arange(atoms + 1, **like) - first_atom
@@ -337,10 +337,10 @@ def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int)
 
     pair = number // (2 * MOST)
     begin, (there, back) = 2 * MOST * pair, halves(pair)
-    returns = (number - begin >= there).to(number)  # whether an edge leads to the first atom of its pair
+    returns = (number - begin >= there).to(number)  # 1 for edges to the first atom of a pair, otherwise 0
     place = number - begin - returns * there  # index among the edges of the same pair and direction
     has_reverse = (place < torch.where(returns > 0, there, back)).to(number)
-    # In the order by destination, edges to the first atom of a pair come first.
+    # When edges are sorted by destination, those leading to the first atom of a pair come first.
     start = begin + returns * back
     position = number - begin
     offsets, (outward, inward) = 2 * MOST * (atom // 2), halves(atom // 2)

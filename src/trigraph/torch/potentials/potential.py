@@ -1,4 +1,4 @@
-"""Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
+"""Potentials: models whose energy is a sum over atoms, and whose forces and stresses are its derivatives."""
 
 import contextlib
 import copy
@@ -32,17 +32,17 @@ EDGES_OF_ROWS = 4096  # default limit of (number of Hessian rows computed at onc
 class Potential(Module):
     """Base class of models that compute outputs of atoms from the vectors between neighbours.
 
-    A derived class sets `cutoff` and defines `atoms_of_vectors`. Derived classes inherit energies, forces and stresses,
-    and work with `compile_potential`, `trigraph.ase.Calculator` and `trigraph.torch_sim.Model`.
+    Subclasses set `cutoff` and define `atoms_of_vectors`. They inherit energies, forces and stresses, and work with
+    `compile_potential`, `trigraph.ase.Calculator` and `trigraph.torch_sim.Model`.
 
     Attributes
     ----------
     cutoff : float
         Distance up to which atoms are neighbours, in the unit of the positions.
     max_num_neighbors : int or None
-        Keep only this many shortest edges into each atom (default: None, all).
+        Maximum number of edges into each atom, of which the shortest are kept (default: None, all).
     out_channels : int
-        Number of outputs of each atom, by default 1.
+        Number of outputs of each atom (default: 1).
 
     See Also
     --------
@@ -76,7 +76,7 @@ class Potential(Module):
     __prepare_scriptable__ = refuse_script
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the outputs of the atoms, which `forward` sums. Each derived class must define this method.
+        """Return the outputs of the atoms, which `forward` sums. Every subclass must define this method.
 
         Parameters
         ----------
@@ -94,12 +94,12 @@ class Potential(Module):
         raise NotImplementedError(f"{type(self).__name__} does not define atoms_of_vectors")
 
     def check_numbers(self, z: Tensor) -> None:
-        """Raise ValueError for an atomic number that the model does not support (default: all are supported)."""
+        """Raise ValueError if the model does not support an atomic number (default: all are supported)."""
 
     def neighbors(
         self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None, skin: float = 0.0
     ) -> Neighbors:
-        """Return the neighbours that `forward` would find, for reuse as long as the same atoms are neighbours.
+        """Return the neighbours that `forward` would find, for reuse while the same atoms are neighbours.
 
         Parameters
         ----------
@@ -116,8 +116,8 @@ class Potential(Module):
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `forward`, or if `skin` is negative or combined with `max_num_neighbors`, because the nearest atoms
-            change as atoms move.
+            As for `forward`, or if `skin` is negative, or positive with `max_num_neighbors`, because the nearest
+            neighbours change as atoms move.
         """
         owner = type(self).__name__
         real_number(owner, "skin", skin)
@@ -148,9 +148,9 @@ class Potential(Module):
         batch : Tensor of int64 or int32, shape (num_atoms,), optional
             Structure of each atom (default: one structure).
         cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
-            Cell vectors in rows.
+            Cell vectors, as rows.
         pbc : bool, three bools, or three bools for each structure, optional
-            Which directions are periodic (default: all if the structure has a cell, otherwise none).
+            Whether each direction is periodic (default: True with a cell, False without).
         neighbors : Neighbors, optional
             Result of `neighbors`, which already contains `batch` and `pbc`.
 
@@ -174,7 +174,7 @@ class Potential(Module):
         """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
         return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
 
-    @uncompiled  # by default, torch does not compile functions that compute derivatives themselves
+    @uncompiled  # torch does not compile functions that compute their own gradients by default
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -244,7 +244,7 @@ class Potential(Module):
         vector : Tensor, shape (num_atoms, 3)
             Vector in the dtype and on the device of the positions.
         create_graph : bool
-            Whether the result is differentiable, for training on curvatures; its gradient is a third derivative.
+            Whether the result is differentiable, for training on curvatures (its gradient is a third derivative).
 
         Returns
         -------
@@ -300,10 +300,10 @@ class Potential(Module):
         atoms : sequence of int, optional
             Atoms whose rows are computed (default: all).
         block_size : int, optional
-            Number of rows computed at once, to which memory is proportional (default: 4096 divided by the number of
-            edges, but at least 1).
+            Number of rows computed at once; memory is proportional to it (default: 4096 divided by the number of edges,
+            but at least 1).
         progress : callable, optional
-            Wrapper of the list of blocks that shows progress, such as ``tqdm.tqdm`` or ``rich.progress.track``.
+            Function that wraps the list of blocks to show progress, such as ``tqdm.tqdm`` or ``rich.progress.track``.
 
         Returns
         -------
@@ -340,7 +340,7 @@ class Potential(Module):
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function that maps directions (k, num_atoms, 3) to products with the Hessian."""
+        """Return a function that multiplies the Hessian by k directions, shape (k, num_atoms, 3)."""
         pos = pos.detach().requires_grad_()
         forces = without_gradients(self).differentiated(z, pos, cells, neighbors, create_graph=True).forces
         return torch.func.vmap(partial(_hessian_times, forces, pos))
@@ -355,7 +355,7 @@ class Potential(Module):
         neighbors: Neighbors | None,
         energies: bool = False,
     ) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments of a call, and return neighbours and stacked cells. `energies` requires one output."""
+        """Check the arguments; return neighbours and stacked cells. `energies` requires that `out_channels` is 1."""
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
@@ -379,8 +379,8 @@ class Potential(Module):
 class ForceField(Module):
     """Potential whose `forward` returns energies, forces and stresses.
 
-    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act only on calls of the module that they wrap, and
-    would silently not reduce the gradients of ``wrapped.module.energy_forces_stress`` over the processes. Wrap a
+    Wrappers such as ``torch.nn.parallel.DistributedDataParallel`` act only on calls of the module that they wrap. With
+    ``wrapped.module.energy_forces_stress``, gradients would silently not be reduced over the processes. Wrap a
     ForceField instead, and call the wrapper.
 
     Parameters
@@ -432,20 +432,20 @@ class ForceField(Module):
 
 
 def without_gradients(model: Potential) -> Potential:
-    """Return a copy whose parameters require no gradients, because operators would compute them even if unused.
+    """Return a copy whose parameters require no gradients, which operators would compute even if unused.
 
     The copy shares the model's buffers and attributes. The model is not modified, because other threads may use it.
     """
     memo: dict[int, Any] = {id(p): p.detach() for p in model.parameters()}
     for module in model.modules():
-        for value in vars(module).values():  # copy only modules and the dictionaries of modules and parameters
+        for value in vars(module).values():  # copy only modules, and dictionaries of modules or parameters
             if not (isinstance(value, dict) and any(isinstance(v, (Module, Parameter)) for v in value.values())):
                 memo[id(value)] = value
     return copy.deepcopy(model, memo)
 
 
 def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
-    """Return the product of the Hessian with a vector."""
+    """Return the product of the Hessian with a vector, given differentiable forces."""
     if not forces.requires_grad:  # no atom has neighbours
         return torch.zeros_like(vector)
     (product,) = torch.autograd.grad(forces, pos, -vector, True, create_graph, materialize_grads=True)
@@ -467,7 +467,7 @@ def times_hessian(
 
 
 def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the result of a model's `atoms_of_vectors`; raise ValueError if its shape is wrong."""
+    """Call a model's `atoms_of_vectors`; raise ValueError if the shape of its result is wrong."""
     outputs, expected = model.atoms_of_vectors(z, vec, neighbors), (z.shape[0], model.out_channels)
     if outputs.shape != expected:
         raise ValueError(
@@ -480,7 +480,7 @@ def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighb
 def derivatives(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> EnergyForcesStress:
-    """Return energies and derivatives for a function of atoms and vectors; `pos` must require a gradient."""
+    """Return the energies of `atoms_of_vectors`, and their derivatives; `pos` must require a gradient."""
     return derivatives_and_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
 
 
@@ -497,23 +497,23 @@ def derivatives_and_strains(
     if total.requires_grad:
         by_pos, by_vec = torch.autograd.grad(total, (pos, vec), create_graph=create_graph, allow_unused=True)
     if by_vec is None:
-        if vec.shape[0]:  # without edges, a model need not use the vectors
+        if vec.shape[0]:  # an error only if there are edges
             raise ValueError(
                 "Potential.atoms_of_vectors: the returned outputs of atoms do not depend on vec; expected outputs "
                 "computed from vec, without detach, numpy or no_grad"
             )
         by_pos, by_vec = torch.zeros_like(pos), torch.zeros_like(vec)
-    # A strain acts on vectors as it acts on positions and cell, so the strain derivative is a sum over edges.
+    # Strain acts on edge vectors as on positions and cells, so the strain derivative is a sum over edges.
     of_edges = None if cells is None else (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
     stress = None if of_edges is None else _stress(of_edges, cells, neighbors)
-    forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
+    forces = 0.0 - by_pos  # unlike -by_pos, not -0.0 for atoms without neighbours
     return EnergyForcesStress(energy, forces, stress, of_atoms[:, 0]), of_edges
 
 
 def _stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
-    if cells.is_cuda:  # torch's determinant may synchronize the device
+    if cells.is_cuda:  # torch.linalg.det may synchronize the device
         volume = (cells[:, 0] * torch.linalg.cross(cells[:, 1], cells[:, 2])).sum(1).abs()[:, None, None]
     else:
         volume = torch.linalg.det(cells).abs()[:, None, None]

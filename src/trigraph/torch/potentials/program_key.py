@@ -1,4 +1,4 @@
-"""Key of a program: the state of a potential's modules on which the program depends."""
+"""Key of a compiled program: everything in a potential's modules on which the program depends."""
 
 import enum
 import operator
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-MOST = 10_000  # maximum number of elements of a container compared by value, which takes about 0.3 ms per call
+MOST = 10_000  # maximum length of containers compared by value (about 0.3 ms per call)
 _PLAIN = (type(None), type(...), bool, int, str, bytes, torch.device, torch.dtype, torch.layout, torch.memory_format)
 _CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)
-_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # attributes of `Potential` that may be class attributes
+_INHERITED = ("cutoff", "max_num_neighbors", "out_channels")  # may be set on the class instead of the instance
 _properties = operator.attrgetter("requires_grad", "dtype", "device", "layout", "shape")
 
 
@@ -36,9 +36,9 @@ class _Same:
 class ProgramKey:
     """Classes and attributes of the modules of a potential, including hooks and modes.
 
-    A program depends on everything that its model reads during tracing. The key compares plain values, and Python's
-    lists, tuples, dictionaries and sets of plain values, by value; parameters and buffers by name and properties; and
-    other attributes by identity. After a change of anything else that the model reads, the user must call `recompile`.
+    A program depends on everything that the model reads during tracing. Keys compare plain values, and built-in
+    containers of plain values, by value; parameters and buffers by name and properties; and other attributes by
+    identity. After a change of anything else that the model reads, the user must call `recompile`.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class ProgramKey:
     values : dict
         Comparable values by path in the model, such as "rbf.training". Keys with equal `values` share programs.
     not_compared : list of str
-        Attributes whose contents may change without a change of the key.
+        Attributes whose contents may change without changing the key.
     """
 
     def __init__(self, root: Module) -> None:
@@ -65,8 +65,8 @@ class ProgramKey:
             for attribute, value in vars(module).items():
                 place = f"{name}.{attribute}".removeprefix(".")
                 self.values[place] = self._comparable(place, value)
-        # The attributes below serve only `unchanged`, and keep the model's objects alive, so that an object with the
-        # same address is the same object.
+        # The attributes below serve only `unchanged`. They keep the model's objects alive, so that no new object can
+        # get the address of an old one.
         self._modules, self._tensors = list(modules.values()), list(self.state.values())
         self._empty = [c for c in self._containers if not c]
         self._containers = [c for c in self._containers if c]
@@ -80,35 +80,35 @@ class ProgramKey:
             self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
     def unchanged(self, root: Module) -> bool:
-        """Return whether a new key of `root` would be equal; return False also if an equal object was assigned."""
+        """Return whether a new key of `root` would be equal, or False also if an equal but new object was assigned."""
         return (
             root is self.root
             and not any(self._empty)
             and all(map(operator.is_, self._objects_now(), self._objects))
             and list(map(_properties, self._tensors)) == self._properties
-            and list(map(Tensor.stride, self._strided)) == self._strides  # last, as sparse tensors have no strides
+            and list(map(Tensor.stride, self._strided)) == self._strides  # last, as sparse tensors lack strides
         )
 
     def _objects_now(self) -> Iterator[Any]:
-        # An added or missing element shifts all later objects. Attribute values come last: a shift changes them.
+        # An added or removed element shifts all later objects. Values come last, so that a shift always changes some.
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
         return chain(inherited, *modules, *self._containers, *self._views)
 
     def _comparable(self, place: str, value: Any) -> Any:
-        """Return a comparable object for a value; objects are equal exactly if the values allow the same program."""
+        """Return a comparable object for a value; these are equal if and only if the values allow the same program."""
         cls = type(value)
         if cls in _PLAIN:
             return cls, value
         if isinstance(value, (float, complex, np.number)):
-            return cls, repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaN equal NaN
+            return cls, repr(value)  # unlike ==, repr distinguishes -0.0 from 0.0 and matches NaN with NaN
         if id(value) in self._names:
             return self._names[id(value)]
         if cls not in _CONTAINERS or len(value) > MOST:
             if not _is_fixed(value) and place not in self.not_compared:
                 self.not_compared.append(place)
             return _Same(value)
-        if cls is not tuple:  # equal tuples may be the same object
+        if cls is not tuple:  # Python may share equal tuples
             self._names[id(value)] = place
             self._containers.append(value)
         if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ class ProgramKey:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Return whether the behaviour of an object can never change."""
+    """Return whether an object's behaviour can never change."""
     if isinstance(value, types.FunctionType):
         return value.__closure__ is None
     if isinstance(value, type):
@@ -127,6 +127,6 @@ def _is_fixed(value: Any) -> bool:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the paths for which the `values` of two keys differ."""
+    """Return the paths at which the `values` of two keys differ."""
     changed = [p for p in chain(after, before) if p not in before or p not in after or before[p] != after[p]]
     return [place.split(" as ")[0] for place in dict.fromkeys(changed)]

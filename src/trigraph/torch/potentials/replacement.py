@@ -1,4 +1,4 @@
-"""Base class of modules that replace a potential and compute its derivatives in another way."""
+"""Base class of modules that replace a potential and compute its derivatives in a different way."""
 
 import copy
 import functools
@@ -29,9 +29,9 @@ def surroundings(device: torch.device) -> tuple[Any, ...]:
 
 
 def copy_model(model: Potential, key: ProgramKey) -> Potential:
-    """Return a copy of a model with the same parameters but separate buffers.
+    """Return a copy of a model that shares its parameters but not its buffers.
 
-    Tracing or running the copy does not change the model, which other threads may be using.
+    Tracing or calling the copy does not change the model, which other threads may be using.
     """
     memo = {id(key.state[name]): key.state[name] for name in key.parameters}
     try:
@@ -45,7 +45,7 @@ def copy_model(model: Potential, key: ProgramKey) -> Potential:
 class Replacement(Module):
     """Base class of modules that replace a potential, with the same arguments, results and errors.
 
-    A derived class defines `differentiated` and `differentiated_along`.
+    Subclasses define `differentiated` and `differentiated_along`.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Replacement(Module):
 
     @property
     def max_num_neighbors(self) -> int | None:
-        """Number of edges into each atom that are kept; None for all."""
+        """Maximum number of edges into each atom; None for all."""
         return self.model.max_num_neighbors
 
     @property
@@ -77,10 +77,10 @@ class Replacement(Module):
         return self.model.neighbors(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Call the original potential, which torch.compile can compile without a replacement."""
+        """Call the original potential, because torch.compile can compile energies without a replacement."""
         return self.model(*args, **kwargs)
 
-    # These methods call `prepare` and `differentiated` of the replacement, not of the model.
+    # The methods below call the replacement's `prepare` and `differentiated`, not those of the model.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
@@ -104,8 +104,8 @@ class Replacement(Module):
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function like `Potential.make_hessian_product`, but with a copy of all structures per direction."""
-        copies = functools.cache(neighbors.copies)  # key: the number of copies
+        """Return a function like `Potential.make_hessian_product`, but use one copy of all structures per direction."""
+        copies = functools.cache(neighbors.copies)  # by number of copies
 
         def rows(directions: Tensor) -> Tensor:
             k = len(directions)

@@ -1,4 +1,4 @@
-"""Repeated execution of a function of tensors with fixed addresses, by a CUDA graph on a device."""
+"""Repeated execution, by a CUDA graph on CUDA devices, of a function of tensors at fixed addresses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +19,8 @@ class Replay:
     libraries allocate their workspaces. The second call captures the function in a CUDA graph. The second and all later
     calls replay the graph, and return the same tensors.
 
-    The graph reflects everything that the function read during capture, except the values of tensors. The owner of the
-    replay must keep the tensors alive, and must make another `Replay` after any other change.
+    Replays see new values of the tensors, but everything else as it was during capture. The owner must keep the tensors
+    alive, and must create a new `Replay` after any other change.
     """
 
     def __init__(self, owner: str, function: Callable[[], tuple[Tensor | None, ...]], device: torch.device, pool: Any):

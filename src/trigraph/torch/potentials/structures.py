@@ -1,4 +1,4 @@
-"""Atomic structures: neighbours, the vectors between them, and sums over them."""
+"""Atomic structures: neighbours, vectors between neighbours, and sums over neighbours."""
 
 import contextlib
 import itertools
@@ -38,9 +38,9 @@ class EnergyForcesStress(NamedTuple):
         Negative derivative of the energy with respect to the positions.
     stress : Tensor, shape (num_structures, 3, 3), or None
         Derivative of the energy with respect to a symmetric strain of positions and cell, divided by the cell volume.
-        NaN for a cell without volume, None without cells.
+        NaN for a cell without volume; None without cells.
     energies : Tensor, shape (num_atoms,), or None
-        Contribution of each atom to the energy of its structure. None if the model has no such contributions.
+        Contribution of each atom to the energy; None if the model does not define such contributions.
     """
 
     energy: Tensor
@@ -58,10 +58,10 @@ def check_potential(owner: str, model: Any) -> None:
 
 
 def empty_like_model(model: torch.nn.Module) -> Tensor:
-    """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers.
+    """Return an empty tensor with the dtype and device of a model's parameters or, without parameters, of its buffers.
 
-    Raise RuntimeError if gradients are enabled but the model was made in inference mode, for which torch computes no
-    derivatives.
+    Raise RuntimeError if gradients are enabled but the model was created in inference mode, because torch then computes
+    no derivatives.
     """
     tensors_of_model = itertools.chain(model.parameters(), model.buffers())
     first = next((t for t in tensors_of_model if t.is_floating_point()), torch.empty(0))
@@ -74,24 +74,24 @@ def empty_like_model(model: torch.nn.Module) -> Tensor:
 
 
 class Neighbors(NamedTuple):
-    """Neighbours of atoms, valid for all positions and cells for which the neighbours are the same.
+    """Neighbours of atoms, valid for all positions and cells with the same neighbours.
 
     Attributes
     ----------
     graph : EdgeGraph
-        Graph with one edge per direction for each pair of neighbours; periodic images are parallel edges.
+        Graph with two edges, one per direction, for each pair of neighbours; periodic images yield parallel edges.
     shifts : Tensor or None
         Number of cells that each edge crosses, shape (num_edges, 3); None if no edge crosses a cell.
     batch : Tensor or None
         Structure of each atom, shape (num_atoms,); None for one structure without a batch.
     ends : CSC
-        Graph from the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges; adds both ends of an edge.
+        Graph from the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges; adds the ends of each edge.
     into : CSC
         Graph from the edges to their destination atoms.
     members : CSC
         Graph from the atoms to their structures.
     sources : CSC or None
-        Graph from the atoms to the edges that leave them; None if `of_sources` builds it in each call.
+        Graph from the atoms to their out-edges; None if `of_sources` builds it in each call.
 
     See Also
     --------
@@ -131,7 +131,7 @@ class Neighbors(NamedTuple):
         return tensors(self.graph, False)[DST]
 
     def copies(self, number: int) -> "Neighbors":
-        """Return the neighbours for `number` copies of all structures, one after another."""
+        """Return the neighbours in `number` consecutive copies of all structures."""
         steps = torch.arange(number, device=self.src.device)[:, None]
 
         def repeated(index: Tensor, size: int) -> Tensor:
@@ -147,14 +147,14 @@ class Neighbors(NamedTuple):
     def of_sources(self, values: Tensor) -> Tensor:
         """Return ``values[src]``, the row of each edge's source atom, shape (num_edges, width).
 
-        Derivatives are sums over the edges of each atom in a fixed order, on the CPU and on CUDA devices.
+        Derivatives add the edges of each atom in a fixed order, on the CPU and on CUDA devices.
         """
         if self.sources is not None:
             return _sum_rows("of_sources", values, self.sources, "num_atoms")
         src, src_offsets = self.src, tensors(self.graph, False)[SRC_OFFSETS]
         offsets = torch.arange(src.shape[0] + 1, dtype=src.dtype, device=src.device)
         each = offsets[:-1]
-        # The edges are sorted by source, so the reverse arrays of this graph are known.
+        # Edges are sorted by source, so the reverse arrays need no computation.
         arrays = (offsets, src, each, each, src_offsets, each, offsets, each)
         graph = assemble("CSC", arrays, (src_offsets.shape[0] - 1, src.shape[0], 1, True))
         return _sum_rows("of_sources", values, graph, "num_atoms")
@@ -164,18 +164,18 @@ class Neighbors(NamedTuple):
         return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
-        """Sum the rows of edges, (num_edges, width), over the edges into each atom, shape (num_atoms, width)."""
+        """Sum rows of edges, shape (num_edges, width), over the in-edges of each atom, shape (num_atoms, width)."""
         return _sum_rows("into_atoms", values, self.into, "num_edges", self.dst)
 
     def into_structures(self, values: Tensor) -> Tensor:
-        """Sum the rows of atoms, shape (num_atoms, width), over the atoms of each structure."""
+        """Sum rows of atoms, shape (num_atoms, width), over the atoms of each structure."""
         return _sum_rows("into_structures", values, self.members, "num_atoms", self.batch)
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
 
-        `pos` has shape (num_atoms, 3), and `cell` has shape (num_structures, 3, 3). Raise ValueError if `cell` is None
-        although edges cross cells.
+        `pos` has shape (num_atoms, 3), `cell` has shape (num_structures, 3, 3). Raise ValueError if edges cross cells
+        but `cell` is None.
         """
         vec = self.of_ends(pos, -pos)
         if self.shifts is None:
@@ -183,16 +183,16 @@ class Neighbors(NamedTuple):
         if cell is None:
             raise ValueError("Neighbors: cell is None; expected cells, because some edges cross their boundaries")
         shifts = self.shifts.to(pos.dtype)
-        if self.batch is None or cell.shape[0] == 1:  # len() would be a constant in a traced program
+        if self.batch is None or cell.shape[0] == 1:  # unlike len(), symbolic in a traced program
             return vec + shifts @ cell[0]
         of_edge = cell.index_select(0, self.batch.index_select(0, self.src))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
 def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tensor | None = None) -> Tensor:
-    """Return sums of rows. If each row contributes to exactly one sum, `index` has the number of each row's sum."""
+    """Return sums of rows. If each row contributes to exactly one sum, `index` states which."""
     check_rows(f"Neighbors.{method}", "values", values, None, f"{symbol}, width", graph.num_src_nodes)
-    # Traced programs need the operator itself, which `rewrite_sums` of `potentials.traced` replaces.
+    # Traced programs must call the operator itself, because `potentials.traced.rewrite_sums` looks for it.
     if index is None or torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return _sum(values, None, graph).output_embedding
     sums: Tensor = _Sums.apply(values, index, graph)  # type: ignore[no-untyped-call]
@@ -200,7 +200,7 @@ def _sum_rows(method: str, values: Tensor, graph: CSC, symbol: str, index: Tenso
 
 
 class _Sums(torch.autograd.Function):
-    """Sums of rows where each row contributes to one sum, so that the derivative is a selection of rows."""
+    """Sum rows, each of which contributes to one sum, so that the derivative is a selection of rows."""
 
     generate_vmap_rule = True
 
@@ -225,7 +225,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Selected(torch.autograd.Function):
-    """Selection of rows of `values` by `index`. The derivative is the transpose `_Sums`, with a fixed order of sums."""
+    """Select rows of `values` by `index`. The derivative is the transpose, `_Sums`, which adds in a fixed order."""
 
     generate_vmap_rule = True
 
@@ -250,7 +250,7 @@ for _function in (_Sums, _Selected):
 
 
 def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    """Raise unless a value is a tensor of one of two dtypes."""
+    """Raise unless a value is a tensor with one of two dtypes."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
@@ -281,13 +281,13 @@ def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
 
 
 def _check_real(owner: str, name: str, value: Tensor | None) -> None:
-    """Raise for a complex tensor, whose imaginary part a conversion to the dtype of `pos` would drop."""
+    """Raise for a complex tensor, because conversion to the dtype of `pos` would drop the imaginary part."""
     if value is not None and value.is_complex():
         raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected real numbers")
 
 
 def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tensor | None:
-    """Return the cells as a tensor (num_structures, 3, 3) like `pos`; zero for structures without a cell."""
+    """Return the cells as a tensor (num_structures, 3, 3), with zeros for structures without a cell."""
     if cell is None:
         return None
     if not isinstance(cell, (Tensor, Sequence)):
@@ -312,7 +312,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
 
 
 def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
-    """Return the number of structures: the number of cells, if they are given, otherwise ``max(batch) + 1``."""
+    """Return the number of structures: the number of cells if cells are given, otherwise ``max(batch) + 1``."""
     several = (isinstance(cell, Tensor) and cell.dim() == 3) or isinstance(cell, Sequence)
     if batch is None:
         if several and len(cell) != 1:
@@ -324,7 +324,7 @@ def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: in
     if tuple(batch.shape) != (num_atoms,):
         raise ValueError(f"{owner}: batch has shape {tuple(batch.shape)}; expected (num_atoms,) = ({num_atoms},)")
     number = len(cell) if several else int(batch.max()) + 1 if num_atoms else 0
-    check_memory(owner, "max(batch) + 1", number, 16)  # bytes per structure, for two arrays of offsets
+    check_memory(owner, "max(batch) + 1", number, 16)  # bytes per structure in two arrays of offsets
     if num_atoms and not 0 <= int(batch.min()) <= int(batch.max()) < number:
         raise ValueError(
             f"{owner}: batch goes from {int(batch.min())} to {int(batch.max())}; expected from 0 to num_structures - 1 "
@@ -349,7 +349,7 @@ def find_periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.nd
 
 
 def _values(owner: str, name: str, value: Any) -> Any:
-    """Remove the wrappers of torch.func transforms from a tensor or a list of tensors."""
+    """Remove torch.func wrappers from a tensor or a list of tensors."""
     if isinstance(value, (list, tuple)):
         return [_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
     try:
@@ -389,11 +389,11 @@ def find_neighbors(
 def _search_plain(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
-    """Compute `find_neighbors` for tensors without wrappers of torch.func."""
+    """Implement `find_neighbors` for tensors without torch.func wrappers."""
     num_structures = _count_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = find_periodic(owner, pbc, cell, num_structures)
-    # Copy `batch`, because `Neighbors.batch` and the graphs must not change if the caller writes to the tensor.
+    # Copy `batch`: later writes to the caller's tensor must not change `Neighbors.batch` or the graphs.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
     boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
     result = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
@@ -411,16 +411,16 @@ def _search_plain(
 def _on_host(
     owner: str, positions: np.ndarray, cutoff: float, of_atom: np.ndarray, cells: Any, flags: np.ndarray, alone: bool
 ) -> list[Tensor]:
-    """Search on the host. Return source, destination, shifts and offset of each pair, sorted by the first three."""
+    """Search on the host; return source, destination, shifts and offset of each pair, sorted in this order."""
     boxes = None if cells is None else _array(cells)
     if boxes is None and not flags.any() and not alone:
-        with contextlib.suppress(ValueError):  # the loop below adds the structure to the error
+        with contextlib.suppress(ValueError):  # raised again below, with the number of the structure
             return [torch.from_numpy(array) for array in find_neighbors_of_molecules(positions, cutoff, of_atom)]
-    # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
+    # The atoms of a structure need not be contiguous, so all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
     structures, starts = np.unique(of_atom[by_structure], return_index=True)
     columns = [(of_atom[:0], of_atom[:0], np.zeros((0, 3), np.int64), positions[:0])]
-    # Not strict: without atoms, `np.split` returns one empty part.
+    # strict=False because `np.split` returns one empty array if there are no atoms
     for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):
         box = None if boxes is None else boxes[structure]
         try:
@@ -444,7 +444,7 @@ def build_graphs(
     num_structures: int,
     batched: bool,
 ) -> Neighbors:
-    """Return `Neighbors` with the graph of the edges and the graphs of sums over edges and atoms."""
+    """Build a `Neighbors` from edges: the graph of the edges, and the graphs for sums over edges and atoms."""
     num_atoms, num_edges, device = len(of_atom), len(src), src.device
     ends = torch.stack([src, num_atoms + dst], dim=1).flatten()
     offsets, atoms, members = (
@@ -461,5 +461,5 @@ def build_graphs(
         CSC.from_coo(atoms, members, num_atoms, num_structures),
     )
     for csc in graphs:
-        csc.prepare()  # builds reverse arrays, which compiled programs would build in each call
+        csc.prepare()  # otherwise, compiled programs would build the reverse arrays in each call
     return Neighbors(graph, shifts if bool(shifts.any()) else None, of_atom if batched else None, *graphs)

@@ -1,4 +1,4 @@
-"""Traced programs: graphs of operations that compute derivatives, in a form that torch compiles once for all sizes."""
+"""Traced programs: graphs of operations that compute derivatives, rewritten so that torch compiles them only once."""
 
 import itertools
 import operator
@@ -13,9 +13,9 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# Overloads of `agg_weighted_n2n` and its derivative in programs. A sum has the value _SUM of the argument `op` (at
-# _PLACE); the gradient of the rows has the last argument _ROWS. The last arguments are `op`, `mean_by`, the backend
-# (only in Python) and, for the derivative, the requested fields.
+# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, the argument at _PLACE, `op`, is
+# _SUM; in the gradient of the rows, the last argument, the requested fields, is _ROWS. The last arguments are `op`,
+# `mean_by`, the backend (only in Python) and, for the derivative, the requested fields.
 _SUM: int | str
 _ROWS: int | str
 if _forward.native and _backward.native:
@@ -24,7 +24,7 @@ if _forward.native and _backward.native:
 else:
     _sums, _sums_backward = _forward.overload, _backward.overload
     _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
-# For each derivative operator: the names of its fields, and a function that encodes the requested fields.
+# Maps each derivative operator to its field names and a function that encodes the requested fields.
 _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
     overload: ([f.name for f in op.op.fields], mask)
     for op in OPERATORS_OF_TORCH.values()
@@ -36,8 +36,8 @@ _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
 def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
     """Trace a function that computes its own gradients to a graph of operations that can be differentiated again.
 
-    Autograd detaches the results that it saves, such as a square root. `trace` removes these detach operations, because
-    they would cut off the next derivative.
+    Autograd detaches the results that it saves, for example the value of a square root. `trace` removes these detach
+    operations, because they would make the next derivative incomplete.
     """
     program: Any = make_fx(function, tracing_mode=tracing_mode)(*example)  # type: ignore[arg-type]
     for node in list(program.graph.nodes):
@@ -50,9 +50,9 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
 
 
 def want_less(program: Any) -> None:
-    """Make derivatives compute only the fields that the program reads.
+    """Make derivative operators compute only the fields that the program reads.
 
-    When autograd computes forces, it also requests the gradients of all parameters, although nothing reads them.
+    When autograd computes forces, it also requests gradients of all parameters, which the program never reads.
     """
     for node in reversed(program.graph.nodes):
         if node.target not in _SELECTIVE or any(user.target is not operator.getitem for user in node.users):
@@ -67,7 +67,7 @@ def want_less(program: Any) -> None:
 def read_size_conditions(program: Any) -> str:
     """Return the conditions on sizes that a model evaluated during tracing, such as ``num_atoms > 20``.
 
-    `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call from `list_tensors`.
+    `ShapeEnv.evaluate_guards_expression` evaluates the conditions for the tensors that `list_tensors` returns.
     """
     traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
@@ -76,20 +76,20 @@ def read_size_conditions(program: Any) -> str:
 def _over_rows(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of `first`, transposed to (inner, rows), and `second` (rows, columns).
 
-    Gradients of parameters are such sums over rows. For a sum in float32, torch's compiler has one kernel for at most
-    4096 rows and another for more, and recompiles the whole program if a call needs the other kernel. A product has one
-    kernel. A single column is duplicated, because the compiler turns a product of one row and one column into a sum.
+    Gradients of parameters are such sums over rows. Torch's compiler generates one kernel for a float32 sum over at
+    most 4096 rows and another for more, and recompiles the program to switch kernels, but products need only one. A
+    single column is duplicated, because the compiler turns a product of one row and one column into a sum.
     """
     columns = second.shape[1]
     return first.t().mm(second if columns > 1 else second.expand(-1, 2))[:, :columns]
 
 
 class _WithBias(torch.autograd.Function):
-    """Sum x + bias, with one bias for each column."""
+    """Add a row vector of biases to x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        # The compiler would merge x + bias into the product that gives x, and first copy the bias into each row.
+        # The compiler would fuse x + bias with the product x, and first copy the bias to each row.
         return x - bias.neg()
 
     @staticmethod
@@ -98,7 +98,7 @@ class _WithBias(torch.autograd.Function):
 
 
 class _Outer(torch.autograd.Function):
-    """Product of (rows, 1) and (1, columns), written as an elementwise product."""
+    """Product of matrices (rows, 1) and (1, columns), computed as an elementwise product."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class _Outer(torch.autograd.Function):
 
 
 class _OneColumn(torch.autograd.Function):
-    """Product of (rows, inner) and (inner, 1), written as an elementwise product and a sum over columns."""
+    """Product of matrices (rows, inner) and (inner, 1), computed as an elementwise product and a sum over columns."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
@@ -126,10 +126,10 @@ class _OneColumn(torch.autograd.Function):
 
 
 class _Sums(torch.autograd.Function):
-    """Sums of rows. Each row contributes to the sum given by `index`, so that the derivative is a selection.
+    """Sum rows, each of which contributes to the sum given by `index`, so that the derivative is a selection.
 
-    `rest` holds the arguments of `agg_weighted_n2n_fwd` that follow the rows: None (no weights), tensors of the graph,
-    and numbers and choices, which follow from shapes or are constants.
+    `rest` contains the other arguments of `agg_weighted_n2n_fwd`: None (no weights), the tensors of the graph, and
+    numbers and choices, which are constants or determined by shapes.
     """
 
     @staticmethod
@@ -145,7 +145,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Selected(torch.autograd.Function):
-    """Selection of the rows given by `index`. The derivative is the transpose `_Sums`, with a fixed order of sums."""
+    """Select the rows given by `index`. The derivative is the transpose, `_Sums`, which adds in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, *rest: Any) -> Tensor:
@@ -162,7 +162,7 @@ class _Selected(torch.autograd.Function):
 
 
 def with_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Call `_WithBias`. Traced programs can call ordinary functions only."""
+    """Call `_WithBias`, because traced programs can call only ordinary functions."""
     return _WithBias.apply(x, bias)  # type: ignore[no-untyped-call]
 
 
@@ -187,10 +187,10 @@ def select_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
 
 
 def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
-    """Return the nodes that hold the destination of each edge and the structure of each atom.
+    """Return the program nodes for the destination of each edge and the structure of each atom.
 
-    The keys are the nodes of the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. `example` is the
-    `trigraph.torch.potentials.compiled.Inputs` of the trace.
+    The keys are the nodes for the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. `example` is
+    the `trigraph.torch.potentials.compiled.Inputs` with which the program was traced.
     """
     leaves = (n for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None)
     nodes = itertools.islice(leaves, len(state), None)
@@ -202,7 +202,7 @@ def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dic
 def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
     """Rewrite sums to which each row contributes once, so that their derivatives are selections, which can be fused.
 
-    `indices` maps the node of a graph's first tensor to the node with the number of each row's sum.
+    `indices` maps the node for a graph's first tensor to the node for the index of the sum that each row belongs to.
     """
     for node in list(program.graph.nodes):
         if node.target is _sums:
@@ -219,7 +219,7 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
             continue
         with program.graph.inserting_before(node):
             replacement = program.graph.call_function(call, given)
-        for item in list(node.users):  # fields of the result; all but the first are empty
+        for item in list(node.users):  # one per field; only the first is not empty
             item.replace_all_uses_with(replacement)
             program.graph.erase_node(item)
         program.graph.erase_node(node)
@@ -227,10 +227,10 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
 
 
 def rewrite_products(program: Any) -> None:
-    """Rewrite matrix products in the form that torch's compiler optimizes best, with equal results.
+    """Rewrite matrix products in an equivalent form that torch's compiler optimizes better.
 
-    For a product with one column or one inner index, the compiler may choose an elementwise kernel by the number of
-    rows, and compile again for other numbers. A bias is added in the kernel that applies the activation.
+    For products with one column or an inner size of 1, the compiler chooses a kernel by the number of rows, and may
+    compile again for other numbers. Biases are added separately, so that they are fused with the activation.
     """
     aten = torch.ops.aten
     for node in list(program.graph.nodes):
@@ -238,7 +238,7 @@ def rewrite_products(program: Any) -> None:
             continue
         *bias, first, second = node.args
         shape = second.meta["val"].shape
-        inner, columns = (isinstance(n, int) and n == 1 for n in shape)  # sizes other than 1 may be symbols
+        inner, columns = (isinstance(n, int) and n == 1 for n in shape)  # isinstance because sizes may be symbolic
         if bias and tuple(bias[0].meta["val"].shape) != tuple(shape[1:]):
             continue
         if not (inner or columns or bias):

@@ -1,4 +1,4 @@
-"""Training steps on padded structures: loss, gradients and optimizer's update in one CUDA graph on a device."""
+"""Training steps on padded structures: loss, gradients and update are one CUDA graph on a CUDA device."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ class PaddedStructures:
         self.z, self.neighbors = given.z, given.neighbors
         self.real_atoms, self.real_structures = real_atoms, real_structures
         self._model, self._cells, self._pos = model, given.cells, given.pos.detach().requires_grad_()
-        self._found: EnergyForcesStress | None = None  # cached results for this object's tensors
+        self._found: EnergyForcesStress | None = None  # cached results
 
     def energy_forces_stress(self) -> EnergyForcesStress:
         """Return the results of `Potential.energy_forces_stress`, differentiable with respect to the parameters."""
@@ -46,7 +46,7 @@ class PaddedStructures:
 
 
 class TrainingStep:
-    """Loss, gradients of the parameters, and optimizer's update; made by `CapturedPotential.training_step`."""
+    """Loss, gradients and update of the parameters; created by `CapturedPotential.training_step`."""
 
     def __init__(self, potential: Any, loss: Any, optimizer: Any, max_norm: float | None) -> None:
         if not callable(loss):
@@ -54,8 +54,8 @@ class TrainingStep:
         if optimizer is not None:
             check_optimizer(optimizer, is_captured(next(potential.parameters()).device))
         self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
-        # Apart from what `CapturedPotential` compares, a replay depends on numbers and tensors of the optimizer, and on
-        # the memory of gradients. After a change of any of these, replays with the old `_name` are dropped.
+        # In addition to the keys of `CapturedPotential`, a replay depends on the optimizer's numbers and tensors, and
+        # on the memory of the gradients. If any of these changes, the replays with the old `_name` are dropped.
         self._settings_of: Any = None
         self._name: Any = None
         self._gradients: dict[Tensor, Tensor] = {}
@@ -79,8 +79,8 @@ class TrainingStep:
         z, pos, batch, cell, pbc, neighbors
             As for `Potential.forward`.
         of_atoms, of_structures : dict of Tensor, optional
-            Labels by name, with a row for each atom or each structure. The loss gets both as one dict, with zeros for
-            ghosts.
+            Labels by name, with a row for each atom or each structure. The loss receives all labels in one dict, with
+            zeros for ghosts.
 
         Returns
         -------
@@ -114,7 +114,7 @@ class TrainingStep:
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
         ):
             self._gradients, self._settings_of = {p: torch.zeros_like(p) for p in parameters}, None
-        for p, gradient in self._gradients.items():  # `zero_grad` may have set `p.grad` to None
+        for p, gradient in self._gradients.items():  # `zero_grad` sets `p.grad` to None
             p.grad = gradient
         settings = self._settings()
         if settings != self._settings_of:
@@ -124,7 +124,7 @@ class TrainingStep:
         replay = self.potential.replay(self._name, compute, given, labels, finish)
         (loss,) = replay()
         if replay.graph is None:
-            self._settings_of = self._settings()  # the first step creates the optimizer's state
+            self._settings_of = self._settings()  # the first step has created the optimizer's state
         return loss.clone()  # type: ignore[union-attr]
 
     def _compute(
@@ -145,7 +145,7 @@ class TrainingStep:
             return loss, *torch.autograd.grad(loss, parameters, allow_unused=True)
 
     def _finish(self, parameters: Sequence[Tensor], loss: Tensor, *gradients: Tensor | None) -> tuple[Tensor]:
-        """Copy the gradients to their fixed memory, and perform the optimizer's update."""
+        """Copy the gradients to their fixed memory, and let the optimizer update the parameters."""
         with torch.no_grad():
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.grad.zero_() if gradient is None else p.grad.copy_(gradient)  # type: ignore[union-attr]
@@ -156,7 +156,7 @@ class TrainingStep:
         return (loss,)
 
     def _settings(self) -> list[Any]:
-        """Return the numbers in the optimizer's groups and state, and the addresses of the tensors there."""
+        """Return the numbers in the optimizer's groups and state, and the addresses of the tensors in them."""
         if self.optimizer is None:
             return [self.max_norm]
         groups = [value for group in self.optimizer.param_groups for name, value in group.items() if name != "params"]
@@ -181,7 +181,7 @@ def check_optimizer(optimizer: Any, on_device: bool) -> None:
 
 
 def _labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]) -> Iterator[Any]:
-    """Yield (name, (values, whether there is a row per atom)) for each label."""
+    """Yield (name, (values, whether the rows are atoms)) for each label."""
     if twice := sorted(of_atoms.keys() & of_structures.keys()):
         raise ValueError(
             f"{OWNER}: labels of atoms and of structures have the name {twice[0]}; expected different names"
