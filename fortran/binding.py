@@ -1,7 +1,7 @@
 """Python functions that call the f2py shims, one for each operator of the table.
 
-The shims take sizes, flat arrays and flags in an order that follows from the table (see ``shims.py``). The same code
-therefore calls every operator and all three sets of shims: the fast path, the reference, and the judge in real128.
+The table determines the order in which the shims accept sizes, flat arrays and flags (see ``shims.py``). The same code
+therefore serves every operator and all three sets of shims: fast path, reference, and the judge in real128.
 """
 
 import math
@@ -19,19 +19,19 @@ from trigraph.fortran.threads import threads_for
 from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
 
 LARGEST = 2**31 - 1
-SMALL = LEAST // 24  # outputs with fewer elements (each of at most 24 bytes) do not use the memory pool
+SMALL = LEAST // 24  # outputs with fewer elements, of at most 24 bytes each, are too small for the memory pool
 INTEGERS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.int32),
     8: np.dtype(np.int64),
-}  # keys are sizes in bytes, because several dtypes are int64
+}  # keyed by item size, because NumPy has several dtypes for int64
 REALS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.float32),
     8: np.dtype(np.float64),
-}  # keys are sizes in bytes, to drop the metadata of a caller's dtype
+}  # keyed by item size, which drops any metadata of a caller's dtype
 
 
 class _ShimCall:
-    """A converter of an operator's arguments to arguments of its shims. `load` returns the extension module."""
+    """Converts the arguments of an operator and calls its shim. `load` returns the extension module."""
 
     def __init__(self, op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> None:
         self.op, self.shims, self.load = op, shims, load
@@ -41,10 +41,10 @@ class _ShimCall:
         self.arguments = shims.arguments(op)
         shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
         self.work_and_shapes = ", ".join([op.operations, *shapes])
-        # Arrays are passed flat; hi, lo and scale of the judge's numbers are columns.
+        # Arrays are passed flat, except for the judge's axis of hi, lo and scale.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
-        of_graph = op.graph is not None and len(shims.indices) > 1  # the graph's dtype selects the shim
+        of_graph = op.graph is not None and len(shims.indices) > 1  # the shim depends on the dtype of the graph
         self.index: np.dtype[Any] | None = None if of_graph else np.dtype(np.int64)
 
     def execute(
@@ -54,7 +54,7 @@ class _ShimCall:
         wanted: Sequence[str],
         out: Mapping[str, np.ndarray],
     ) -> Any:
-        """Execute a checked call (see `functions`); raise MemoryError if the system refuses memory or threads."""
+        """Execute the operator (see `functions`). Raises MemoryError if the system refuses memory or threads."""
         op = self.op
         numbers = [sizes[s] for s in op.definition.symbols]
         if max(numbers) > LARGEST:
@@ -69,7 +69,7 @@ class _ShimCall:
             written = math.prod(shape)
             if f.name in wanted:
                 work, least = work + written, min(least, written)
-            else:  # an array of one element is passed for a field that is not requested
+            else:  # a field that is not requested needs only a one-element array
                 shape, written = (1,), 1
             make: Any = np.empty if written < SMALL else empty
             outputs.append(out[f.name] if f.name in out else make(parts + shape, index if f.index else real))
@@ -80,7 +80,7 @@ class _ShimCall:
             arguments += [values[n] is not None for n in self.presence]
             arguments += [sizes[n] for n in op.choices]
             arguments += [values[n] for n in op.numbers]
-            # None is an ambiguous EdgeGraph.reverse_edge, or an array of an optional graph that is absent.
+            # An array is None if its optional graph is absent, or if EdgeGraph.reverse_edge is ambiguous.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
             inputs: list[Any] = [(a, values[a.name]) for a in self.arguments]
             inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in inputs]
@@ -94,7 +94,7 @@ class _ShimCall:
                 what = f"{refused} bytes of workspace" if refused else "workspace, or threads"
                 raise MemoryError(f"{op.name}: the system refused {what}")
         else:
-            # f2py rejects empty arrays. All sums are empty, so all outputs are 0, and all indices are -1.
+            # f2py rejects empty arrays. Since every sum is empty, all outputs are 0, and all indices are -1.
             for f, array in zip(op.fields, outputs, strict=True):
                 array[...] = -1 if f.index else 0
         if op.single:
@@ -103,18 +103,18 @@ class _ShimCall:
         return result_type(op.name)(*[a if f.name in wanted else None for f, a in named])
 
     def stand_in(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any) -> np.ndarray:
-        """Return the array that is passed for None: zeros for a cotangent, one element for an absent input."""
+        """Return the array to pass in place of None: zeros for a cotangent, a single element for an absent input."""
         absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
         return np.zeros(self.shims.input_parts + ((1,) if absent else evaluate_shape(a, sizes)), dtypes[not a.index])
 
 
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a backend by name, for one set of shims (a key of `SHIM_SETS`).
+    """Return a dictionary of the functions of a backend, which calls one set of shims (a key of `SHIM_SETS`).
 
-    In addition to a function for each operator of the table, the result contains `execute`, which every backend has. It
-    executes an operator with checked arguments: the operator, `values` by name, `sizes` of all symbols, the names of
-    the requested fields that exist (`wanted`), and output arrays by field (`out`). `load` returns the extension module,
-    and is called at each use.
+            It contains one function for each operator of the table, and `execute`, which every backend provides. Arguments of
+    `execute` have already been checked: the operator, the dictionaries `values` (by argument) and `sizes` (by
+    symbol), `wanted` (the requested fields that exist) and `out` (output arrays by field). `load` returns the
+    extension module; it is called each time the module is needed.
     """
     shims = SHIM_SETS[name]
     operators = shims.operators(table)

@@ -1,8 +1,8 @@
 """Write the modules `trigraph_FAMILY_calls`, which call the C interface with graph objects and optional arguments.
 
-A procedure has the name of its operator and the arguments of the Python function: graphs, arrays with the dimensions of
-the operator table in reverse order, and attributes. It determines sizes from the arrays, checks shapes and numbers, and
-passes the caller's arrays to the C function without copies.
+Each procedure is named after its operator and accepts the same arguments as the Python function: graphs, arrays (with
+dimensions in the reverse order of the operator table) and attributes. It reads sizes from the arrays, checks shapes and
+numbers, and passes the caller's arrays to the C function without copying them.
 """
 
 import ast
@@ -38,7 +38,7 @@ def instances(op: Operator) -> list[tuple[str, str | None]]:
 
 
 def c_name(op: Operator, real: str, index: str | None) -> str:
-    """Return the name of the C function of an operator for these kinds."""
+    """Return the name of the C function of an operator for a real kind and an index kind."""
     return f"trigraph_{op.name}_{real}" + (f"_{index}" if index else "")
 
 
@@ -60,7 +60,7 @@ def _c_interface(op: Operator, real: str, index: str | None) -> str:
 
 
 class Dummy(NamedTuple):
-    """Dummy argument of a procedure. `about` is the entry of the table: a graph, array, output or attribute."""
+    """Dummy argument of a procedure. `about` is its entry in the table: a graph, array, output or attribute."""
 
     name: str
     kind: str
@@ -79,7 +79,7 @@ class Dummy(NamedTuple):
 
 
 def _input(name: str) -> str:
-    """Return the name of the input that a cotangent or derivative belongs to, or the name itself."""
+    """Return the input to which a cotangent or derivative belongs; any other name is returned unchanged."""
     return re.sub("^(out_)?(gg_|ggg_)?", "", name)
 
 
@@ -89,7 +89,7 @@ def _formula(dim: str) -> str:
 
 
 def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
-    """Return the dummy arguments: required arguments in Python's order, the status, then optional arguments."""
+    """Return the dummy arguments: required ones in the order of the Python function, the status, then optional ones."""
     kinds = {False: f"real({REALS[real][0]})", True: f"integer({index})"}
     found = []
     if op.graph:
@@ -110,7 +110,7 @@ def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
 
 
 class _Procedure:
-    """A writer of the source of one procedure."""
+    """Writes the source of one procedure."""
 
     def __init__(self, op: Operator, real: str, index: str | None) -> None:
         self.op, self.index, self.real, self.instance = op, index, REALS[real][0], (real, index)
@@ -121,20 +121,20 @@ class _Procedure:
         self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
         self.places = {d.name: place for place, d in enumerate(self.dummies, 1)}
-        self.bound: dict[str, str] = {}  # the array from which each size is determined
+        self.bound: dict[str, str] = {}  # name of the array that determines each size
 
     def value(self, expression: str) -> str:
-        """Return an expression with optional attributes replaced by their local copies."""
+        """Return an expression in which local copies replace optional attributes."""
         return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
 
     def locate(self, name: str) -> list[tuple[str, str]]:
-        """Return pairs (argument, component) for a size or array of graphs; the first present argument is used."""
+        """Return the (argument, component) pairs that may supply a graph size or array; the first present one is used."""
         assert self.op.graph is not None
         paths = self.op.graph.paths.get(name, (f"graph.{name}",))
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]
 
     def refuse(self, name: str, condition: str, given: str = "") -> Iterator[str]:
-        """Return lines that report a wrong argument if `condition` is true and `given`, if not empty, is also true."""
+        """Yield lines that report an invalid argument if `condition` and, unless it is empty, `given` are true."""
         yield f"status = -{self.places[name]}"
         if given:
             yield from (f"if ({given}) then", f"    if ({condition}) return", "end if")
@@ -142,7 +142,7 @@ class _Procedure:
             yield f"if ({condition}) return"
 
     def scalars(self) -> Iterator[str]:
-        """Return lines that set flags, attributes and sizes."""
+        """Yield lines that set flags, attributes and sizes."""
         yield "num_threads_ = 0"  # the library chooses
         for a in (a for a in self.op.attributes if a.name in self.local):
             default = a.choices.index(a.default) if a.choices else a.default
@@ -157,7 +157,7 @@ class _Procedure:
         yield from self.sizes()
 
     def sizes(self) -> Iterator[str]:
-        """Return lines that set the sizes that neither graphs nor attributes fix, each from a dimension of an array."""
+        """Yield lines that determine the remaining sizes from dimensions of arrays."""
         symbols = set(self.op.definition.symbols)
         known = {a.name for a in self.op.attributes} | set(self.op.graph.sizes if self.op.graph else ())
         given = [d for a in self.op.binding_order for d in self.dummies if d.about is a and not d.optional]
@@ -166,7 +166,7 @@ class _Procedure:
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
             (name,) = unknown & set(re.findall(r"\w+", dim))
             length, at = f"size({d.name}, {axis})", [re.sub(rf"\b{name}\b", str(n), dim) for n in (0, 1)]
-            if dim != name:  # the dimension is a linear function of the unknown size
+            if dim != name:  # a linear function of the unknown size
                 zero, one = map(self.value, at)
                 length = f"({length} - ({zero}))/max(1, {one} - ({zero}))"
             yield f"{name} = {length}"
@@ -174,7 +174,7 @@ class _Procedure:
             self.bound[name] = d.name
 
     def checks(self) -> Iterator[str]:
-        """Return lines that reject invalid graphs, attributes, sizes and shapes."""
+        """Yield lines that reject invalid graphs, attributes, sizes and shapes."""
         op = self.op
         if op.graph:
             lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
@@ -206,7 +206,7 @@ class _Procedure:
         yield from self.refuse("num_threads", "num_threads < 1", "present(num_threads)")
 
     def absent(self) -> Iterator[str]:
-        """Return lines that point absent inputs to zeros, and absent outputs that are always written to locals."""
+        """Yield lines that point absent inputs to zeros, and absent outputs that are written anyway to local arrays."""
         if not self.pointers and not (self.op.graph and self.op.graph.optional):
             return
         yield "spare_size = 1"
@@ -235,11 +235,11 @@ class _Procedure:
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
     def is_written(self, d: Dummy) -> bool:
-        """Return whether an optional output is written even if it is absent (depending only on choices)."""
+        """Return whether an optional output is written even if absent, because it depends only on choices."""
         return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
 
     def list_optional_arrays(self) -> list[tuple[str, str, str]]:
-        """Return (name, graph, component) of each array of an optional graph."""
+        """Return a (name, graph, component) triple for each array of an optional graph."""
         if not self.op.graph:
             return []
         parts = [(name, *self.locate(name)[0]) for name in self.order.graph]
@@ -257,7 +257,7 @@ class _Procedure:
         return [words.get(n, self.value(n)) for n in lower]
 
     def locals(self) -> Iterator[str]:
-        """Return the declarations of local variables."""
+        """Yield the declarations of local variables."""
         attributes = {a.name for a in self.op.attributes}
         whole = [n for n in self.op.definition.symbols if n not in attributes]
         whole += [f"has_{n}" for n in SHIM_SETS["fast"].presence(self.op)]
@@ -288,7 +288,7 @@ class _Procedure:
 
 
 def _fold_line(line: str) -> str:
-    """Return a line, split into continuation lines if it is too long."""
+    """Split a line into continuation lines if it is too long."""
     if len(line) <= 130:
         return line
     at = line.rfind(" ", 0, 128) + 1
@@ -296,7 +296,7 @@ def _fold_line(line: str) -> str:
 
 
 def module(family: str) -> str:
-    """Return the source of the module of a family."""
+    """Return the source of the Fortran module for an operator family."""
     ops = [op for op in EXPORTED.values() if op.family == family]
     types = {f", {TYPES[op.graph.type_name]}_{index}": None for op in ops if op.graph for index in INDICES}
     text, body = HEAD.format(family=family, types="".join(types)), ""

@@ -1,7 +1,7 @@
 """Write the library's sources for programs without Python: ``trigraph fortran DIR``.
 
-The templates are expanded for one vector width. The output includes the files that `interface.py` and `shims.py` write
-for the package. The C interface calls the single build of the fast path that is linked with it.
+The templates are expanded for a single vector width. The output includes the files that `interface.py` and `shims.py`
+write for the package. The C interface calls the only build of the fast path, with which it is linked.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from trigraph.fortran import interface
 from trigraph.table import FAMILIES
 
 SOURCES = Path(__file__).parent
-# Sources by folder that are not templates.
+# Sources that are not templates, by folder.
 PLAIN = {
     ".": ("interface.c", "cpu_level.c", "memory.c"),
     "common": ("kinds.f90",),
@@ -108,14 +108,14 @@ def _run_program(program: str, *arguments: object) -> None:
 
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
-    """Expand a template. Line folding is switched off for C, because fypp folds lines with ampersands."""
+    """Expand a template. Lines of C are not folded, because fypp inserts Fortran's ampersands."""
     folding = ["--no-folding"] if out.suffix == ".c" else []
     where = ["-M", SOURCES, "-m", "operators", "-I", SOURCES / "common", f"-DVECTOR_BYTES={vector_bytes}"]
     _run_program("-m", "fypp", *where, *folding, template, out)
 
 
 def _templates() -> dict[str, Path]:
-    """Return the templates, keyed by the names of the expanded files."""
+    """Return the templates, keyed by the name of the expanded file."""
     templates = {f"{f}.f90": SOURCES / "reference" / f"{f}.fypp" for f in FAMILIES}
     for path in sorted((SOURCES / "fast").glob("*.fypp")):
         stem = f"{path.stem}_fast" if path.stem in FAMILIES else path.stem
@@ -162,7 +162,7 @@ def write(folder: Path, vector_bytes: int) -> None:
     FileExistsError
         If the folder contains files or is a broken symbolic link.
     """
-    import fypp  # type: ignore[import-untyped]  # noqa: F401  # raises before anything is written
+    import fypp  # type: ignore[import-untyped]  # noqa: F401  # fails before anything is written
 
     files = contents(vector_bytes)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-/* Stable counting sorts that build the arrays of graph objects from lists of edges, with several threads for many edges.
+/* Stable counting sorts that build the arrays of graph objects from lists of edges, using several threads for long lists.
 
    Only trigraph/graphs/counting.py calls these functions; they are not in trigraph.h. They check every index before they write, so the
-   arrays must not change during a call. Results do not depend on the number of threads. All sizes and their sums fit a C int. */
+   arrays must not change during a call. Results do not depend on the number of threads. All sizes and their sums fit in a C int. */
 #ifndef INDEX
 #include <pthread.h>
 #include <stdint.h>
@@ -44,7 +44,7 @@ static void do_parts(void (*work)(void *, int), void *job, int parts)
             work(job, i);
 }
 
-/* Return the number of parts into which the members are divided. It is limited because each part has a count of every key. */
+/* Return the number of parts into which the members are divided. It is limited because each part counts every key. */
 static int parts_of(int num_threads, int members, int keys)
 {
     int parts = members / (keys > least_part ? keys : least_part);
@@ -72,14 +72,14 @@ static int begin_of(int members, int parts, int part)
 #include "graphs.c"
 #else
 
-/* A stable counting sort of members by key. With `src`, members are edges, and keys are their destinations. If loops >= 0, self-loops
-   are removed from the list, and a self-loop is added to each of the first `loops` nodes. */
+/* A stable counting sort of members by key. If `src` is not NULL, members are edges, and keys are destinations. If loops >= 0,
+   self-loops are removed from the list, and a self-loop is added to each of the first `loops` nodes. */
 struct NAME(sort) {
     int members, keys, parts, sources, loops;
     const INDEX *key, *src;
     INDEX *offsets, *order, *indices;
-    uint32_t *counts;  /* (parts, keys): counts of members, later the position of the next member */
-    uint64_t *pairs;  /* source and number of the edge at each position, stored together so that each edge needs one random write */
+    uint32_t *counts;  /* (parts, keys): counts of members, later positions of the next members */
+    uint64_t *pairs;  /* source and index of the edge at each position, combined so that each edge needs only one random write */
     int total;
     struct {
         int wrong, rises, kept;
@@ -90,7 +90,7 @@ struct NAME(sort) {
 static void NAME(count)(void *job, int part)
 {
     struct NAME(sort) *s = job;
-    const INDEX *keys = s->key, *src = s->src;  /* copies, because the compiler would read the structure again after each count */
+    const INDEX *keys = s->key, *src = s->src;  /* copies, because the compiler would reload the members after each count */
     uint32_t *counts = s->counts + (size_t)part * s->keys;
     int end = begin_of(s->members, s->parts, part + 1), rises = 1, kept = 0, drops = s->loops >= 0;
     INDEX first = 0, last = 0, stop = s->keys, src_stop = s->sources;
@@ -151,7 +151,7 @@ static void NAME(widen)(void *job, int part)
     }
 }
 
-/* Sort the members. facts are the number of sorted members, the largest number of members of a key, and whether keys were sorted. */
+/* Sort the members. `facts` receives the number of sorted members, the largest number per key, and whether keys were sorted. */
 static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
 {
     int total = 0, most = 0, kept = 0, rises = 1, loops = s->loops > 0 ? s->loops : 0;
@@ -204,7 +204,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
     return 0;
 }
 
-/* Sort members by key or, with src, edges by destination; sources must be below num_src_nodes. src and indices may both be NULL. */
+/* Sort members by key or, if src is not NULL, edges by destination; indices is NULL if src is. Sources are below num_src_nodes. */
 int NAME(trigraph_sort)(int num_threads, int members, int keys, int num_src_nodes, int loops, const INDEX *key, const INDEX *src,
                         INDEX *offsets, INDEX *order, INDEX *indices, int *facts)
 {
@@ -239,12 +239,12 @@ static void NAME(invert)(void *job, int part)
     struct NAME(spread) *s = job;
 
     for (int p = begin_of(s->num_positions, s->parts, part); p < begin_of(s->num_positions, s->parts, part + 1); p++)
-        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* two threads may write to a repeated row */
+        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* two threads may write to the same row */
             __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);
 }
 
-/* Write the orders that derivatives need for a CSC. The CSC is checked, because a compiled program may pass tensors that were changed.
-   edge_ids and row_positions are NULL if each position is its own row. */
+/* Write the permutations of a CSC that derivatives need. The CSC is checked, because a compiled program may pass modified tensors.
+   edge_ids and row_positions are NULL if the row of each position is the position itself. */
 int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_nodes, int num_positions, int num_edges,
                               const INDEX *offsets, const INDEX *indices, const INDEX *edge_ids, INDEX *destinations,
                               INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
@@ -264,7 +264,7 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
     do_parts(NAME(spread), &s, s.parts);
     if (may_be_inverted) {
         do_parts(NAME(invert), &s, s.parts);
-        for (int row = 0; row < num_edges; row++)  /* if none of as many rows as positions is empty, each has one */
+        for (int row = 0; row < num_edges; row++)  /* rows without a gap, as many as positions, have one position each */
             may_be_inverted &= row_positions[row] >= 0;
     }
     if (edge_ids != NULL && !may_be_inverted)
@@ -283,7 +283,7 @@ struct NAME(back) {
     int wrong[most_parts];
 };
 
-/* Return the first position in low .. high whose edge has a source of at least `node`, by bisection; edges are sorted by source. */
+/* Return the first position in low .. high whose edge has a source >= node, by bisection; edges are sorted by source. */
 static INDEX NAME(not_below)(const struct NAME(back) *s, INDEX low, INDEX high, INDEX node)
 {
     while (low < high) {
@@ -323,9 +323,9 @@ static void NAME(find_back)(void *job, int part)
     }
 }
 
-/* Find the reverse edges of edges sorted by source, whose order by destination is given: the range of all edges in the opposite
-   direction and, with `wanted`, the edge with the opposite shift (without shifts, the only edge). facts[0] is the largest number of
-   parallel edges. The status no_reverses means that reverse_edge was not written: parallel edges have no shifts, or are too many. */
+/* Find the reverse edges of edges sorted by source, given their order by destination: the range of all edges in the opposite
+   direction and, if `wanted`, the edge among them with the opposite shift (the only edge if shifts are NULL). facts[0] is the largest
+   number of parallel edges. The status is no_reverses if these have no shifts or are too many; reverse_edge is then not written. */
 int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
                               const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
                               INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts)

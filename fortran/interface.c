@@ -1,6 +1,6 @@
-/* The C interface of the fast path (trigraph.h). It chooses the build for the processor, and the number of threads of a call.
+/* The C interface of the fast path (trigraph.h), which chooses the build for the processor and the number of threads for a call.
 
-   The fast path has a library for each level of the instruction set, in the folder of this library; the first call opens it.
+   For each level of the instruction set, a library in the same folder contains the fast path; the first call opens one of them.
    interface.py writes the functions of the operators. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 #include <sched.h>
 #endif
 #include "trigraph.h"
-#include "interface.inc"  /* the names of the functions; the second inclusion, at the end, contains the functions */
+#include "interface.inc"  /* first inclusion: the names of the functions */
 
 typedef void shim(void);
 int trigraph_cpu_level(void);
@@ -34,7 +34,7 @@ struct level {
     int64_t (*refused_bytes)(void);
     shim *functions[number_of_functions];
 };
-#ifdef ONE_LEVEL  /* set in the sources of `trigraph fortran`, which are linked with a single build of the fast path */
+#ifdef ONE_LEVEL  /* in the sources from `trigraph fortran`, which contain a single build of the fast path */
 #define DECLARE(function) shim function##_;
 #define ADDRESS(function) function##_,
 FUNCTIONS(DECLARE)
@@ -45,10 +45,10 @@ static struct level levels[] = {{.name = "base"}, {.name = "v2"}, {.name = "v3"}
 enum { number_of_levels = sizeof levels / sizeof *levels };
 static _Atomic(const struct level *) current = NULL;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local int trusted = 0;  /* whether graph arrays need no check, because a graph object has checked them */
+static _Thread_local int trusted = 0;  /* whether checks of graph arrays are skipped, because graph objects have made them */
 
-/* As in threads.py: the number of threads of a call (0 until a number is needed), and the work below which a call uses one thread. A
-   forked process uses one thread, because OpenMP's threads do not survive a fork. */
+/* As in threads.py: the number of threads for a call (0 until it is needed), and the work below which a call uses one thread. A
+   forked process uses one thread, because OpenMP threads do not survive a fork. */
 static atomic_int threads = 0;
 static _Atomic int64_t least_work = little_work;
 static pid_t process = 0;
@@ -60,7 +60,7 @@ static void before_fork(void)
 
     if (level == NULL)
         return;
-    *(void **)&pause_resources = dlsym(RTLD_DEFAULT, "omp_pause_resource_all");  /* the order in which the linker binds the fast path */
+    *(void **)&pause_resources = dlsym(RTLD_DEFAULT, "omp_pause_resource_all");  /* as the linker binds the fast path */
     if (pause_resources == NULL && level->library != NULL)
         *(void **)&pause_resources = dlsym(level->library, "omp_pause_resource_all");
     if (pause_resources != NULL)
@@ -73,7 +73,7 @@ __attribute__((constructor)) static void start(void)
     pthread_atfork(before_fork, NULL, NULL);
 }
 
-/* Open the library of a level, if the processor can run it, and look up its functions; return whether this succeeded. */
+/* Open the library of a level that the processor supports, and look up its functions; return whether this succeeded. */
 static int opened(struct level *level)
 {
 #ifndef ONE_LEVEL
@@ -215,8 +215,8 @@ static int team(double work)
     return work < (double)least_work ? 1 : trigraph_get_num_threads();
 }
 
-/* locations_: whether each location is an in-edge of its destination, or -1 if there are no in-edges; rises_: whether offsets start at
-   0, never decrease, and end at `last`; within_: whether all elements are at least `least` and below `stop`. */
+/* locations_ checks that each location is an in-edge of its destination, or -1 if there are none; rises_ checks that offsets start at
+   0, never decrease and end at `last`; within_ checks that all elements are in least .. stop - 1. */
 #define CHECKS(index)                                                                                               \
     static int locations_##index(const index##_t *offsets, int num_dst_nodes, int dim, const index##_t *location)   \
     {                                                                                                               \
@@ -246,16 +246,16 @@ CHECKS(int64)
 
 static void invoke(shim *function, void **p, int number)
 {
-    switch (number) {  /* the procedure's status remains -1 if there is no such case */
+    switch (number) {  /* without a matching case, the status remains -1 */
 #include "xla_cases.inc"
     }
 }
 
-/* Call a procedure of the level in use with the addresses of its arguments, of its status, and of a length for each array. */
+/* Call a procedure of the level in use with the addresses of its arguments and status, and of a length for each array. */
 static int run(int function, void **given, int number, int arrays)
 {
     const struct level *level = chosen();
-    int64_t length = 1;  /* passed for every array, because the procedures compute lengths from sizes */
+    int64_t length = 1;  /* a dummy value for every array: the procedures compute lengths from sizes */
     void *p[most_addresses];
     int status = -1;
 

@@ -1,8 +1,8 @@
 """Write the C interface of the fast path from the operator table: header, functions and Fortran modules.
 
 Meson calls ``interface.py write GRAPHS.f90 FOLDER``, where GRAPHS.f90 is the expanded source of the module
-trigraph_graphs, and ``interface.py modules FOLDER COMPILER SOURCES...``, which makes the .mod files of the sources. The
-arguments of procedures of trigraph_graphs are read from their declarations.
+trigraph_graphs, and ``interface.py modules FOLDER COMPILER SOURCES...``, which compiles the sources to .mod files. The
+arguments of the procedures in trigraph_graphs are parsed from their declarations.
 """
 
 import ast
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-if __name__ == "__main__":  # during the build, the package cannot be imported
+if __name__ == "__main__":  # the package cannot be imported during the build
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -30,14 +30,14 @@ from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
 FAST = SHIM_SETS["fast"]
-# Procedures of trigraph_graphs that belong to the C interface, because they have no arguments of derived types.
+# Procedures of trigraph_graphs without arguments of derived types, which the C interface exposes.
 FLAT = (
     *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
     *("check_csc", "check_edge_graph", "check_segments"),
 )
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 INDEX = {"i32": "int32", "i64": "int64"}
-# Exclusive upper bounds of the elements of graph arrays, where the bound is not the length of the array.
+# Exclusive upper bounds of the elements of graph arrays; the default is the length of the array.
 BELOW = {
     "indices": "num_src_nodes",
     "edge_ids": "num_edges",
@@ -106,7 +106,7 @@ def c_expression(expression: str, number: str = "double") -> str:
 
 
 def count_written(op: Operator, wanted: str = "want_{}") -> str:
-    """Return a C expression for the number of elements that a call writes; `wanted` is the format of a field's flag."""
+    """Return a C expression for the number of elements written; `wanted` is the format of the flag of a field."""
     terms = []
     for f in op.fields:
         conditions = [wanted.format(f.name)] if op.selective else []
@@ -132,7 +132,7 @@ def _c_head(op: Operator, real: str, index: str | None) -> str:
 
 
 def _numbers(op: Operator, order: Order) -> Iterator[str]:
-    """Yield C conditions that are true if a size, a choice or a number is out of range."""
+    """Yield C conditions that are true if a size, a choice or a floating-point number is out of range."""
     choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
     for n in order.dims:
         symbol = op.definition.symbol(n) if n in op.definition.symbols else None
@@ -147,13 +147,13 @@ def owner(op: Operator, array: str) -> str:
 
 
 def _require_arrays(op: Operator, array: str) -> list[str]:
-    """Return C conditions under which a graph array is needed, or an empty list if it is always needed."""
+    """Return the C condition under which a graph array is needed, as a list that is empty if it is always needed."""
     requires = [f"{a.name} == {a.choices.index(c)}" for a in op.attributes for c, _ in a.requires]
     return requires if array == "reverse_edge" else []
 
 
 def _addresses(op: Operator, order: Order) -> Iterator[str]:
-    """Yield the address that is passed for each argument; absent arrays are passed as `&none`, not NULL."""
+    """Yield the address to pass for each argument; it is `&none` for an absent array."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
     conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
     for n in order.graph:
@@ -173,7 +173,7 @@ def _addresses(op: Operator, order: Order) -> Iterator[str]:
 
 
 def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
-    """Yield C conditions that are true if the arrays of a graph are valid."""
+    """Yield C conditions that are true if the graph arrays are valid."""
     kind = op.graph
     if kind is None:
         return
@@ -192,7 +192,7 @@ def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
 
 
 def _function(op: Operator, real: str, index: str | None, number: int) -> str:
-    """Return the source of the C function that calls the procedure with this number."""
+    """Return the source of a C function; `number` is the index of the procedure that it calls."""
     order, whole = order_arguments(op, FAST), INDEX[index or "i64"]
     addresses = ",\n        ".join(_addresses(op, order))
     lines = [f"if (num_threads < 0 || {' || '.join(_numbers(op, order))})", "    return TRIGRAPH_WRONG_NUMBER;"]
@@ -211,7 +211,7 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
 
 
 def _functions() -> str:
-    """Return a file that is included twice: first for the names of the procedures, then for the C functions."""
+    """Return a file that ``interface.c`` includes twice: for the names of the procedures, and for the C functions."""
     each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
     names = [c_name(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
@@ -219,13 +219,13 @@ def _functions() -> str:
 
 
 def _name_choices() -> list[tuple[str, int]]:
-    """Return the names and values of choices, such as ``mha_gat_n2n_activation_relu`` and 1."""
+    """Return the name and value of each choice, such as ``("mha_gat_n2n_activation_relu", 1)``."""
     attributes = [(d.name, a) for d in DEFINITIONS for a in d.attributes]
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
 
 
 def _choices() -> str:
-    """Return the source of the module trigraph_choices, which names the values of choices."""
+    """Return the source of the module trigraph_choices, which defines a named constant for each choice."""
     text = "!> Values of the choices that operators take, numbered as in the operator table.\nmodule trigraph_choices\n"
     text += "    implicit none\n    public\n"
     text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _name_choices())
@@ -271,7 +271,7 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
 
 
 def _c_graphs(source: str) -> tuple[str, str]:
-    """Return the bind(C) functions that build and check graphs, written in Fortran, and their C prototypes."""
+    """Return the Fortran source of the bind(C) functions that build and check graphs, and their C prototypes."""
     functions = prototypes = ""
     for procedure in FLAT:
         for index in INDICES:

@@ -1,8 +1,8 @@
 """The judge: the Fortran reference in real128, which also computes the scales of the accuracy rule.
 
-Functions have the names and signatures of the operator table, but every floating-point array has a leading axis. Inputs
-are float64 pairs ``(2, ...)``, hi + lo. Outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|. Third
-derivatives (`X_bwd3`) are computed by evaluating `X_bwd` and `X_bwd2` with dual numbers.
+Functions have the names and signatures of the operator table, but every floating-point array has a leading axis: inputs
+have the shape ``(2, ...)`` and represent hi + lo; outputs have the shape ``(3, ...)`` and contain hi, lo and scale, the
+sum of |terms|. Third derivatives (`X_bwd3`) are obtained by evaluating `X_bwd` and `X_bwd2` with dual numbers.
 """
 
 import importlib
@@ -22,7 +22,7 @@ globals().update(FUNCTIONS)
 
 
 def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
-    """Return ``values + step * direction`` without rounding, as a pair (2, *shape) computed by Knuth's two-sum.
+    """Return ``values + step * direction`` without rounding, as a pair of shape (2, ...), by Knuth's two-sum.
 
     The step must be a power of two, so that its product with the direction is exact.
     """

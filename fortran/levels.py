@@ -1,12 +1,12 @@
 """Choose between builds of the fast path, one for each level of the processor's instruction set.
 
 On x86-64, the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512). Other processors
-have one build, ``base``. A wheel contains all levels. A build from source contains the highest level of its processor,
-unless meson's option ``cpu_levels`` names others, for example for a cluster with different nodes. Results of v3 and v4
+have one build, ``base``. A wheel contains all levels. A build from source contains the highest level of its machine,
+unless meson's option ``cpu_levels`` selects others, for example for a heterogeneous cluster. Results of v3 and v4
 are bitwise identical; v2 has no fused multiply-add and rounds differently.
 
-On aarch64, ``base`` uses NEON with fused multiply-adds. There is no level for SVE: the length of SVE vectors is unknown
-at compile time, but the shapes of tiles, which determine the order of sums, need a known length.
+On aarch64, ``base`` uses NEON with fused multiply-adds. There is no level for SVE, whose vector length is unknown at
+compile time, because the shapes of tiles, which determine the order of sums, depend on the vector length.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ TORCH_ENVIRONMENT = "TRIGRAPH_TORCH_CPP"
 LEVELS = ("base", "v2", "v3", "v4")
 EQUAL_BITS = ("v3", "v4")
 
-# The C library is next to the extension modules, which an editable install does not put into the folder of this file.
+# The C library is next to the extension modules, which in an editable install are not in the folder of this file.
 _REFERENCE = importlib.util.find_spec("trigraph.fortran._reference")
 LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
     "libtrigraph" + (".dylib" if sys.platform == "darwin" else ".so")
 )
 
-# Functions that update the settings of libtrigraph; they are called when the build or the number of threads changes.
+# Functions to call when the build or the number of threads changes; they update the settings of libtrigraph.
 FOLLOWERS: list[Callable[[], object]] = []
 
-# The build that this process uses. It depends on the last `set_cpu_level` or, without one, on `TRIGRAPH_CPU_LEVEL` at
-# the first call of an operator. No other cached value depends on it.
+# The build in use, chosen by the last `set_cpu_level` or else by `TRIGRAPH_CPU_LEVEL` when an operator is first called.
+# No other cached value depends on it.
 _chosen: ModuleType | None = None
 
 
-@cache  # no key: the processor and the installed files do not change during a process
+@cache  # neither the processor nor the installed files change during a process
 def list_runnable_levels() -> tuple[str, ...]:
-    """Return the levels that are installed and that this processor can run, in ascending order."""
+    """Return the installed levels that this processor supports, in ascending order."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
     levels = [f"v{level}" for level in range(2, highest + 1)] or ["base"]
     return tuple(level for level in levels if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
@@ -52,27 +52,27 @@ def _share_openmp() -> None:
     """Make the fast path use PyTorch's OpenMP library if PyTorch is installed, even if it is not imported.
 
     With two OpenMP libraries in a process, the waiting threads of one library occupy the processors that the other
-    needs: alternating calls of 0.1 ms took 4 ms. Symbols of a globally loaded library take precedence, as after an
-    import of torch.
+    needs: alternating calls of 0.1 ms took 4 ms. Symbols of a library loaded globally take precedence, as they do
+    after an import of torch.
     """
     spec = importlib.util.find_spec("torch") if sys.platform == "linux" else None
     if spec is None or spec.origin is None:
         return
     for path in sorted(Path(spec.origin).parent.glob("lib/libgomp*.so*")):
-        with contextlib.suppress(OSError):  # if the library cannot be loaded, importing torch will raise
+        with contextlib.suppress(OSError):  # importing torch will then raise the error
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
 def _join_threads() -> None:
-    """End the OpenMP threads that wait for this thread's next work; the next call starts new threads.
+    """End the OpenMP threads that are waiting for work from this thread; the next call starts new threads.
 
-    A forked child has only the forking thread. OpenMP in the child would assume that the other threads still exist, and
-    hang in the first parallel operation, even in an operation of torch, which shares the library. The function is
-    looked up in the order in which the linker binds the fast path: globally loaded libraries first (see
-    `_share_openmp`). A build without OpenMP has no such function and does not need it.
+        Only the forking thread exists in a forked child. OpenMP in the child would assume that the other threads still
+    exist, and hang in the first parallel operation, even one of torch, which shares the library. The function is looked
+    up in the same order as the symbols of the fast path: globally loaded libraries first (see `_share_openmp`). A build
+    without OpenMP neither contains nor needs this function.
     """
     if _chosen is not None:
-        hard = 2  # omp_pause_hard in OpenMP 5.0
+        hard = 2  # value of omp_pause_hard in OpenMP 5.0
         for file in (None, _chosen.__file__):
             with contextlib.suppress(AttributeError):
                 ctypes.CDLL(file).omp_pause_resource_all(hard)
@@ -95,7 +95,7 @@ def _load(level: str, origin: str) -> ModuleType:
 def fast_module() -> ModuleType:
     """Return the build of the fast path that is in use.
 
-    Raise ImportError if there is no build, and ValueError if `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
+    Raises ImportError if there is no build, and ValueError if `TRIGRAPH_CPU_LEVEL` is not a level that can run here.
     """
     global _chosen
     if _chosen is None:
@@ -172,10 +172,10 @@ def torch_operators() -> tuple[str, str]:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Return a context in which sums over blocks of nodes or edges have waves of two blocks instead of thousands.
+    """Return a context in which sums over blocks of nodes or edges process two blocks per wave instead of thousands.
 
-    Verification uses this context: small graphs then need several waves, the last of which is not full, like large
-    graphs. No operator may run in another thread at the same time.
+    Verification uses this context so that small graphs, like large ones, need several waves, the last of them
+    incomplete. No operator may run in another thread at the same time.
     """
     module = fast_module()
     module.limit_blocks(2, 1)

@@ -1,9 +1,9 @@
-/* Memory and threads of the Fortran backends, including the case that the system refuses them.
+/* Memory and threads for the Fortran backends, and errors if the system refuses them.
 
    If the linker supports it (MALLOC_IS_WRAPPED), `__wrap_malloc` replaces malloc in the extension modules, because gfortran's `allocate`
-   calls malloc. It aligns allocations with cache lines, because a load of a vector across two lines takes as long as two loads. It
-   requests large pages for large allocations, as NumPy does, because clearing 50 MB of workspace in small pages takes as long as a
-   gradient of attention. It also records the size of a request that the system refuses, for the text of Python's MemoryError.
+   calls malloc. It aligns allocations with cache lines, because loading a vector that crosses two lines takes as long as two loads. It
+   requests large pages for large allocations, as NumPy does, because clearing 50 MB of workspace in small pages takes as long as an
+   attention gradient. It also records the size of a refused request for the message of Python's MemoryError.
 
    In modules with parallel regions (REGIONS_ARE_WRAPPED), `__wrap_GOMP_parallel` also replaces the function with which GCC's OpenMP
    runtime starts a region. This function allocates tables, even for one thread, and ends the process if the allocation fails. */
@@ -21,9 +21,9 @@ void trigraph_release_team(void);
 
 static _Atomic int64_t refused = 0;
 
-enum { runtime_tables = 1 << 16 };  /* bytes reserved for the OpenMP runtime's tables of a team, more than it needs */
-static _Thread_local void *reserved = NULL;  /* memory for the runtime, which the procedure cannot allocate meanwhile */
-/* Threads that wait for `start`; their stacks are reserved for the runtime's threads. */
+enum { runtime_tables = 1 << 16 };  /* bytes reserved for the OpenMP runtime's tables of a team; more than needed */
+static _Thread_local void *reserved = NULL;  /* memory kept for the runtime, so that the procedure cannot allocate it */
+/* Threads that wait for `start`, and thus reserve stacks for the threads of the runtime. */
 static _Thread_local pthread_t *waiting = NULL;
 static _Thread_local int num_waiting = 0;
 static _Thread_local pthread_mutex_t start;
@@ -99,9 +99,9 @@ static void *wait_for_start(void *mutex)
 /* Reserve the resources that the OpenMP runtime needs for a team of num_threads; return 0, or 1 if the system refuses them. The runtime
    ends the process if it cannot start a thread, so this function first starts as many threads as the runtime will start. They wait
    until the first parallel region begins, so that their stacks are not freed earlier, whether or not the C library keeps stacks.
-   Threads of the last team of this thread already exist. Calls with one thread leave that team waiting, and are not counted: otherwise
-   each large call after a small call would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for the
-   runtime's tables is reserved until trigraph_release_team, except during parallel regions, so that the procedure cannot allocate it. */
+   Threads from the last team of this thread already exist. Single-threaded calls leave that team waiting and do not count as the last:
+   otherwise each large call after a small call would start a thread, which takes 0.3 ms while other threads of a team spin. Memory for
+   the runtime's tables is reserved until trigraph_release_team, except in parallel regions, so that the procedure cannot allocate it. */
 int trigraph_reserve_team(int num_threads)
 {
     static _Thread_local int last = 1;

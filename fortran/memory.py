@@ -1,9 +1,9 @@
 """Memory pool for results.
 
-The system provides large allocations as pages that it clears at their first use, and takes them back when the array is
-freed. If an operator is called in a loop, this may take as long as the operator. Large results are stored in blocks
-that a pool keeps, like CuPy's memory pool: at most `KEPT` bytes; further results are ordinary NumPy arrays. A block
-belongs to one result as long as there are references to the result or to a view of it.
+The system clears the pages of a large allocation at their first use, and reclaims them when the array is freed. If an
+operator is called in a loop, this may take as long as the operator itself. Large results therefore use blocks from a
+pool, similar to CuPy's memory pool, which retains at most `KEPT` bytes; further results are ordinary NumPy arrays. A
+block belongs to one result until no reference to the result or to a view of it remains.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import numpy as np
 
 KEPT = 2**28
 LEAST = 2**18  # size in bytes of the smallest block; the C library reuses smaller allocations itself
-SLACK = 1.25  # largest ratio of block size to result size; results for varying numbers of edges can reuse a block
+SLACK = 1.25  # largest ratio of block size to result size; allows reuse when the number of edges varies
 HUGE = 2**22  # size in bytes from which large pages are requested, as in NumPy
 
 
@@ -33,7 +33,7 @@ class _Lease:
 
 
 class _Block(NamedTuple):
-    """Memory with its size in bytes, its address, and a weak reference to its current or last lease."""
+    """Memory, its size in bytes, its address, and a weak reference to the current or last lease."""
 
     memory: mmap.mmap
     size: int
@@ -45,10 +45,10 @@ class _Block(NamedTuple):
 class Blocks:
     """Pool of blocks of at most `kept` bytes in total.
 
-    There is no lock: in a forked process, it could be held by a thread that does not exist there, and a signal handler
-    or finaliser could wait for it in the thread that holds it. Instead, the list is changed only by single operations
-    that the interpreter does not interrupt. The thread that removes a block from the list owns it; other threads look
-    for another block. A block outside the list belongs to one call, and is returned to the system if the call fails.
+        There is no lock: in a forked process, the lock might be held by a thread that no longer exists, and a signal
+    handler or finaliser might wait for a lock held by its own thread. Instead, the list is changed only by operations
+    that are atomic in the interpreter. A thread that removes a block from the list owns the block; other threads look
+    for another one. A block outside the list belongs to one call, and is returned to the system if the call fails.
     """
 
     kept: int
@@ -68,7 +68,7 @@ class Blocks:
         return np.asarray(lease)
 
     def _free(self) -> list[_Block]:
-        """Return the blocks that no result uses, from a copy of the list, which other threads may change."""
+        """Return the blocks that no result uses. The list is copied because other threads may change it."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
     def _take(self, block: _Block) -> bool:
@@ -91,7 +91,7 @@ class Blocks:
                 return found
 
     def _make(self, size: int) -> _Block | None:
-        """Allocate a block, freeing unused blocks if necessary; return None if the blocks in use leave no room."""
+        """Allocate a block, freeing unused blocks if necessary; return None if the blocks in use exhaust the pool."""
         total = sum([b.size for b in list(self.blocks)]) + size
         for block in self._free():
             if total <= self.kept:
@@ -116,18 +116,18 @@ class Blocks:
 
 
 def _map(size: int) -> mmap.mmap:
-    """Return private memory, so that a forked process does not share results with its parent."""
+    """Map private memory, so that a forked process does not share results with its parent."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-# The pool keeps memory, not contents. A block is found by its size, and reused only if no array or view refers to it.
+# Cached memory, but no cached values: a block is selected by size, and reused only if no array or view refers to it.
 _blocks = Blocks(KEPT)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array, which reuses the memory of an earlier result if possible.
+    """Return an uninitialised array, reusing the memory of an earlier result if possible.
 
-    The array is contiguous. An array of at least `LEAST` bytes is aligned with a page. Raise MemoryError if the system
+    The array is contiguous. An array of at least `LEAST` bytes is page-aligned. Raises MemoryError if the system
     refuses the memory even after all free blocks have been returned.
     """
     return _blocks.empty(shape, np.dtype(dtype))

@@ -1,7 +1,7 @@
-"""The operator table in the form that the fypp templates need; fypp imports this module with ``-m operators``.
+"""The operator table in the form required by the fypp templates; fypp imports this module with ``-m operators``.
 
-`describe` returns the dictionary of an operator for the macros that write its procedures (``reference/types.fypp``,
-``fast/procedures.inc``). `choices` returns the numbers of an attribute's choices. Expressions are in Fortran syntax.
+`describe` returns a dictionary for the macros that write the procedures of an operator (``reference/types.fypp``,
+``fast/procedures.inc``). `choices` numbers the choices of an attribute. Expressions are in Fortran syntax.
 """
 
 import ast
@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any
 
 
-@cache  # no key: the result depends only on the sources of the table
+@cache  # the result depends only on the source files of the table
 def _table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 
 
 def write_expression(node: ast.expr) -> str:
-    """Convert an expression to Fortran; ``x**flag`` selects x or 1, because a true flag may be any number except 0."""
+    """Convert an expression to Fortran; ``x**flag`` selects x or 1, because any nonzero flag is true."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return f"merge(1, {write_expression(node.left)}, {write_expression(node.right)} == 0)"
     return ast.unparse(node).replace(" * ", "*")
@@ -44,8 +44,8 @@ def _factors(axis: str) -> list[str]:
 def _shape(array: Any, split: Collection[str]) -> list[str]:
     """Return the dimensions of an array, fastest first.
 
-    An array named in `split` has a dimension for each factor in its shape. Any other array is a matrix: one dimension
-    is the slowest factor, which counts entities, and the other is the product of all other factors.
+    An array named in `split` has one dimension for each factor of its shape. Any other array is a matrix: the last
+    dimension is the slowest factor (the number of entities), and the first is the product of all other factors.
     """
     slowest, *axes = [factor for axis in array.dims for factor in _factors(axis)]
     faster = axes[::-1] if array.name in split else [_product(axes[::-1])] if axes else []
@@ -53,7 +53,7 @@ def _shape(array: Any, split: Collection[str]) -> list[str]:
 
 
 def _length(kind: Any, name: str, length: str) -> str:
-    """Return the length of a graph array, which is 0 if the array belongs to a graph that is None."""
+    """Return the length of a graph array as an expression that is 0 if its optional graph is absent."""
     argument = kind.paths.get(name, ("graph",))[0].partition(".")[0]
     return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
 
@@ -68,7 +68,7 @@ def describe(
     name : str
         Name of the definition.
     split : collection of str
-        Names of the arrays with a dimension for each factor in their shape.
+        Names of the arrays that have one dimension for each factor of their shape.
     shapes : mapping
         Dimensions of arrays, and lengths of graph arrays, that differ from the table.
     own
@@ -116,15 +116,15 @@ def describe(
 
 
 def number(definition: str, attribute: str, choice: str) -> int:
-    """Return the number of an attribute's choice; case and underscores are ignored."""
+    """Return the index of a choice of an attribute, ignoring case and underscores."""
     (entry,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
     return [str(c).lower() for c in entry.choices].index(choice.replace("_", ""))
 
 
 def choices(definition: str, **names: str) -> str:
-    """Return Fortran parameters with the numbers of choices.
+    """Return definitions of Fortran parameters for choices of an attribute.
 
-    The part of a name after the first underscore is the choice: ``choices("mha_gat_n2n", activation="act_relu
+    The choice follows the first underscore in a name: ``choices("mha_gat_n2n", activation="act_relu
     act_elu")`` returns ``act_relu = 1, act_elu = 3``.
     """
     numbers = (

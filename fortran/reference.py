@@ -1,4 +1,4 @@
-"""The serial Fortran reference, which evaluates the formulas directly. The judge computes third derivatives."""
+"""The serial Fortran reference, which evaluates the formulas directly; third derivatives come from the judge."""
 
 import importlib
 from typing import Any

@@ -1,13 +1,13 @@
-"""Write the C-interoperable subroutines (shims) that f2py wraps, one for each operator and combination of kinds.
+"""Write the C-interoperable subroutines (shims) that f2py wraps: one per operator and combination of kinds.
 
-f2py maps unknown kinds to C float and only logs this. It therefore does not parse the modules, but these thin shims
-with explicit-shape arrays, whose arguments are integers, c_float and c_double, and which call the specific procedures
-of the modules. There are three sets of shims, `SHIM_SETS`, with arguments in the same order.
+f2py maps unknown kinds to C float and merely logs this. It therefore parses these thin shims instead of the modules.
+Their arguments are integers, c_float, c_double and explicit-shape arrays, and they call the specific procedures of the
+modules. There are three sets of shims (`SHIM_SETS`), whose arguments are in the same order.
 
 Arrays are passed flat (rank 1): the public function has checked their shapes and memory order, and Fortran's sequence
-association restores the shapes. Every shim returns a status, which is nonzero if the system refused memory or threads;
-no output has been written in this case. A shim sets the status to UNSET before a call, because a procedure that forgets
-to set it would otherwise return the previous contents of the caller's memory, which are usually 0.
+association restores the shapes. Every shim returns a status; if the system refused memory or threads, the status is
+nonzero, and no output has been written. A shim sets the status to UNSET before each call, because a procedure that did
+not set it would otherwise return the previous contents of the memory, which are usually 0.
 """
 
 import argparse
@@ -30,17 +30,17 @@ F2CMAP = {
 class ShimSet(NamedTuple):
     """Properties of the shims of one extension module."""
 
-    procedures: str = ""  # suffix of the names of the called procedures and of their modules
-    reals: tuple[str, ...] = ("f32", "f64")  # keys of `REALS`; each pair of a real and an index has its own shim
+    procedures: str = ""  # suffix of the names of procedures and their modules
+    reals: tuple[str, ...] = ("f32", "f64")  # keys of `REALS`; there is a shim for each combination with `indices`
     indices: tuple[str, ...] = ("i32", "i64")  # keys of `INDICES`
-    # Shape of the numbers that represent one element of an input or output: (2,) for a pair, () for a single number.
+    # Shape of the representation of one element of an input or output: (2,) for a pair, () for a single number.
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
-    # Whether values and scales are computed with type(scaled), and third derivatives with type(dual).
+    # Whether numbers have type(scaled), and third derivatives are computed with type(dual).
     scaled: bool = False
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
-    # Whether the fast path is called. Its derivatives take additional graph arrays, and auxiliary results of fwd that
-    # the caller passes back. Other results that a caller passes back are not read.
+    # Whether the shims call the fast path, whose derivatives need additional graph arrays, and accept auxiliary results
+    # of fwd that the caller passes back; other results that are passed back are not read.
     fast: bool = False
     extra: tuple[str, ...] = ()  # sources of additional subroutines in the module
 
@@ -50,7 +50,7 @@ class ShimSet(NamedTuple):
         return table.OPERATORS | own
 
     def arguments(self, op: Any) -> tuple[Any, ...]:
-        """Return the array arguments of an operator that are passed to the shim."""
+        """Return the array arguments of an operator that its shim accepts."""
         auxiliary = [a.name for a in op.definition.auxiliary]
         return tuple(a for a in op.arguments if not a.given_back or (self.fast and a.name in auxiliary))
 
@@ -79,7 +79,7 @@ def load_table() -> ModuleType:
 
 
 def wrap_arguments(head: str, names: list[str], indent: str = "    ") -> str:
-    """Return ``head(names...)``, with continuation lines where necessary."""
+    """Return ``head(names...)``, split into continuation lines if necessary."""
     lines = [f"{indent}{head}("]
     for i, name in enumerate(names):
         piece = name + (", " if i + 1 < len(names) else ")")
@@ -104,11 +104,11 @@ class Order(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All arguments except the status."""
+        """Names of all arguments except the status."""
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + self.wants + self.outputs
 
     def passed(self) -> list[str]:
-        """Return the actual arguments of a call, except the status; nonzero flags are converted to true."""
+        """Return the actual arguments of a call, except the status; integer flags are converted to logical."""
         flags = [f"{w} /= 0" for w in self.wants]
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
 
@@ -129,7 +129,7 @@ def order_arguments(op: Any, shims: ShimSet) -> Order:
 
 
 def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
-    """Return the source of one shim. A judge's shim of bwd3 differentiates the operators in `lower`, bwd and bwd2."""
+    """Return the source of one shim. For the judge's bwd3, `lower` contains bwd and bwd2, which are differentiated."""
     order = order_arguments(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
@@ -167,7 +167,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
 
 
 def judge_body(procedure: str, order: Order) -> str:
-    """Return declarations and calls of a judge's shim, whose real numbers have type(scaled): a value and a scale."""
+    """Return the declarations and calls of a judge shim, whose numbers have type(scaled): a value and a scale."""
     inputs, wants, outputs = order.inputs, order.wants, [a for a in order.outputs if a not in order.integers]
     text = "".join(f"    type(scaled), allocatable :: sc_{a}(:)\n" for a in inputs + outputs)
     for a in inputs + outputs:
@@ -187,7 +187,7 @@ def judge_body(procedure: str, order: Order) -> str:
 
 
 def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
-    """Return the body of a judge's shim of bwd3: gg_ fields are derivatives of bwd, the others derivatives of bwd2."""
+    """Return the body of a judge shim for bwd3, which obtains gg_ fields from bwd and all other fields from bwd2."""
     values = [a for a in order.inputs if not a.startswith("ggg_")]
     text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
     for a in values + order.outputs:
@@ -310,7 +310,7 @@ end subroutine limit_blocks
 
 
 def silu(order: int) -> str:
-    """Return the subroutines for one order of SiLU's derivatives; all arrays have the same length, results are last."""
+    """Return the subroutines for SiLU derivatives of one order. Arrays have the same length; results are last."""
     read = ["ggg_grad", "ggg_x"] * (order == 3) + ["gg", "grad", "x"]
     written = ["out_gg"] * (order == 3) + ["out_grad", "out_x"]
     text = ""
@@ -341,7 +341,7 @@ SHIM_SETS = {
         fast=True,
         extra=(LIMIT_BLOCKS, silu(2), silu(3)),
     ),
-    # The direct formulas in real128. Inputs are float64 pairs (hi, lo), and outputs are triples (hi, lo, scale).
+    # The direct formulas in real128; inputs are float64 pairs (hi, lo), outputs triples (hi, lo, scale).
     "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 

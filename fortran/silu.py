@@ -1,11 +1,11 @@
-"""Second and third derivatives of SiLU by the fast path, for the activations of torch's layers."""
+"""Second and third derivatives of SiLU, computed by the fast path for the activations in layers of `trigraph.torch`."""
 
 import numpy as np
 
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import threads_for
 
-OPERATIONS = 40  # floating-point operations per number, including an exponential
+OPERATIONS = 40  # floating-point operations per element, including an exponential
 
 
 def fill_silu_derivatives(order: int, *arrays: np.ndarray) -> None:

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from trigraph.arrays import require_count
 from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
 
-# More threads than processors only wait for each other, and OpenMP ends the process if the system cannot create so many
-# threads. Sixteen threads are always allowed, so that programs for larger machines can be tested on small machines.
+# Threads in excess of the processors only wait, and OpenMP ends the process if the system cannot create all threads.
+# Sixteen threads are always allowed, so that programs for larger machines can be tested on small machines.
 MOST = max(16, 4 * (os.cpu_count() or 1))
 
 # A call with less work (floating-point operations plus elements written) uses one thread unless a number was set,
 # because waking other threads would take longer than their share of the work. For consecutive calls on a 2-core EPYC,
-# one thread is as fast as two at 0.3 to 2 million operations. The limit is within this range, because machines with
-# more cores may gain from less work. With torch's operations between the calls, forces of DimeNet++ for a water
-# molecule take 0.85 times as long as with a limit of 2**18; with a limit of 2**22 they would take 0.75 times as long as
-# now. For benzene, the factors are 1.03 and 0.95.
+# one thread is as fast as two at 0.3 to 2 million operations. The limit is within this range, because several threads
+# may pay off for less work on machines with more cores. If torch operations come between the calls, DimeNet++ forces of
+# a water molecule take 0.85 times as long as with a limit of 2**18; a limit of 2**22 would reduce the present time by
+# another factor of 0.75. For benzene, the factors are 1.03 and 0.95.
 LITTLE_WORK = 2**20
 
 
 def available_processors() -> set[int]:
-    """Return the set of processors that this process may use."""
+    """Return the processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
@@ -45,8 +45,8 @@ def _default() -> int:
     return processors
 
 
-# The last number that was set, or else the default (from OMP_NUM_THREADS or the processors) when a number was first
-# needed. A forked process (see `_process`) does not use it. Results do not depend on it.
+# The number last set, or else the default (OMP_NUM_THREADS or the number of processors), determined when first needed.
+# It is not used in a forked process (see `_is_forked`). Results do not depend on it.
 _num_threads: int | None = None
 _was_set = False
 _process = os.getpid()
@@ -55,8 +55,8 @@ _process = os.getpid()
 def _is_forked() -> bool:
     """Return whether this process was forked from the process that imported this module.
 
-    This compares process ids. A function that the interpreter calls after a fork would be too late, because a finaliser
-    may call an operator before it.
+    This function compares process ids, because a hook that the interpreter runs after a fork would be too late: a
+    finaliser may call an operator before the hook.
     """
     return os.getpid() != _process
 
@@ -64,11 +64,11 @@ def _is_forked() -> bool:
 def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
-    The default is OMP_NUM_THREADS, read when the number is first needed, or the number of processors of this process. A
-    value of OMP_NUM_THREADS that is not a number is ignored; a number that is too large is ignored with a warning. MPI
-    ranks on the same machine divide its processors when `trigraph.distributed` makes a partition. Until a number is
-    set, small calls use one thread (see `set_num_threads`). In a forked process, the number is 1, because OpenMP's
-    threads do not survive a fork.
+    The default is OMP_NUM_THREADS, read when the number is first needed, or else the number of processors available to
+    this process. A value of OMP_NUM_THREADS that is not a number is ignored, and so is a number that is too large, with
+    a warning. MPI ranks on the same machine divide its processors when `trigraph.distributed` makes a partition. Until
+    a number is set, small calls use one thread (see `set_num_threads`). In a forked process, the number is 1, because
+    OpenMP threads do not survive a fork.
 
     See Also
     --------
@@ -88,7 +88,7 @@ def least_work() -> int:
 
 
 def threads_for(work: int) -> int:
-    """Return the number of threads for a call with this work (floating-point operations plus elements written)."""
+    """Return the number of threads for a call, given its work (floating-point operations plus elements written)."""
     return 1 if work < least_work() else get_num_threads()
 
 
@@ -97,11 +97,11 @@ def _tell_followers() -> None:
         follow()
 
 
-@functools.cache  # no key: the function runs once
+@functools.cache  # so that the function runs only once
 def lead_library() -> None:
     """Make libtrigraph use the same build of the fast path and the same number of threads as calls from Python.
 
-    Raise ImportError or ValueError if there is no build of the fast path.
+    Raises ImportError or ValueError if no build of the fast path can be used.
     """
     fast_module()  # also loads torch's OpenMP library, if there is one
     interface = ctypes.CDLL(str(LIBRARY))
@@ -124,9 +124,9 @@ def share_processors(number: int) -> None:
 
 @contextlib.contextmanager
 def restore_num_threads() -> Iterator[None]:
-    """Return a context that restores the number of threads at its end, including the state in which no number was set.
+    """Return a context that finally restores the number of threads, or the state in which none was set.
 
-    Only one Python thread may use it at a time, because the number belongs to the process.
+    Only one Python thread may use it at a time, because the number is shared by the whole process.
     """
     global _num_threads, _was_set
     before = _num_threads, _was_set
@@ -153,7 +153,7 @@ def set_num_threads(num_threads: int) -> None:
     TypeError, ValueError
         If `num_threads` is not an integer or is out of range.
     RuntimeError
-        If it is above 1 in a forked process, where OpenMP would wait forever for threads that exist only in the parent.
+        If `num_threads` exceeds 1 in a forked process, where OpenMP would wait forever for threads of the parent.
 
     See Also
     --------

@@ -1,11 +1,11 @@
-// Operators trigraph_cpu::X_fwd, X_bwd, ... of torch's dispatcher on the CPU, which call the C interface of the fast path.
+// The operators trigraph_cpu::X_fwd, X_bwd, ... for torch's dispatcher, which call the C interface of the fast path.
 //
-// trigraph.torch and C++ programs can load this library. It calls functions of torch's stable C interface, which exist since torch 2.9
-// and are declared below, so that the build requires neither torch nor its headers. They are looked up in the process's libtorch_cpu;
-// without this library, or with an older one, no operator is registered. torch_operators.py writes the operators themselves. Arguments
-// that fail their checks raise RuntimeError, and trigraph.torch then calls its Python operators. Errors about elements and memory
-// have the same type and text as in Python, because compiled programs call only these operators. Each operator has a second name,
-// trigraph_cpu::eager_X, for calls outside compiled programs. It has no registered derivative, which torch would look up in Python.
+// trigraph.torch and C++ programs can load this library. It uses torch's stable C interface, which was introduced in torch 2.9. The
+// functions are declared below, so that the build requires neither torch nor its headers, and looked up in the libtorch_cpu of the
+// process; no operator is registered if that library is missing or older. torch_operators.py writes the operators themselves. Invalid
+// arguments raise RuntimeError, and trigraph.torch then calls its Python operators. Errors about elements and memory have the same
+// type and text as in Python, because compiled programs call only these operators. Each operator has a second name,
+// trigraph_cpu::eager_X, for use outside compiled programs. No derivative is registered for it: torch would look it up in Python.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -27,7 +27,7 @@ extern "C" void trigraph_trust(int trust);
 namespace {
 
 using i64 = int64_t;
-using Value = uint64_t;  // torch's StableIValue: a number, a handle, or the address of an optional value, which the callee deletes
+using Value = uint64_t;  // torch's StableIValue: a number, a handle, or a pointer to an optional value, which the callee deletes
 using Handle = void *;
 using Kernel = void (*)(Value *, uint64_t, uint64_t);
 enum { cpu = 0, int32 = 3, int64 = 4, float32 = 6, float64 = 7, success = 0 };
@@ -76,7 +76,7 @@ void done(int32_t code, const char *op)
         refuse(op, ": torch refused a tensor");
 }
 
-// A tensor argument: owned and contiguous after open(); absent if there is no handle.
+// An owned tensor argument, which open() makes contiguous; a null handle means that the argument is absent.
 struct Tensor {
     const char *op, *name;
     Handle handle = nullptr;
@@ -205,7 +205,7 @@ void check_number(const char *op, const char *name, double value, int32_t real)
         refuse(op, ": ", name, " is ", value, "; expected a finite number >= 0");
 }
 
-// Return the value of a symbol from the size of an axis, which is a linear function of the symbol.
+// Determine a symbol from the size of an axis, which is a linear function of the symbol.
 i64 solve(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
 {
     const i64 slope = at_one - at_zero, rest = a.sizes[axis] - at_zero;
@@ -239,7 +239,7 @@ template <class Real> void check_positive(const Tensor &a, i64 number)
                 std::string(a.op) + ": " + a.name + "[" + std::to_string(k) + "] is " + written(x[k]) + "; expected a number > 0");
 }
 
-// Raise the error of trigraph.checks for the first location that is not an in-edge of its destination.
+// Raise the same error as trigraph.checks for the first location that is not an in-edge of its destination.
 template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const Tensor &offsets)
 {
     const auto *p = static_cast<const Index *>(offsets.data), *location = static_cast<const Index *>(a.data);
@@ -255,13 +255,13 @@ template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const 
     refuse(a.op, ": ", a.name, " changed while it was read");
 }
 
-// During its lifetime, the C interface does not check graph arrays, because graph objects have already been checked.
+// Disables the checks of graph arrays in the C interface during its lifetime, because graph objects have already checked them.
 struct Trust {
     Trust() { trigraph_trust(1); }
     ~Trust() { trigraph_trust(0); }
 };
 
-// A result tensor, which is empty if the result is not requested. It is owned until give_up() passes it to torch.
+// A result tensor, which is empty if the result is not requested; give_up() passes ownership to torch.
 struct Result {
     Handle handle = nullptr;
     void *data = nullptr;

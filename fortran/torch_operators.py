@@ -1,7 +1,7 @@
 """Write the operators of ``torch.cpp`` from the operator table: ``torch_operators.py OUT``.
 
-An operator has the arguments of `trigraph.torch`'s operator of the same name, except the backend, with integers instead
-of strings: the index of each choice, and a bit mask of the requested fields.
+Each operator accepts the arguments of the `trigraph.torch` operator of the same name, except the backend. Integers
+replace strings: the index of a choice, and a bit mask of the requested fields.
 """
 
 import re
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-if __name__ == "__main__":  # during the build, the package cannot be imported
+if __name__ == "__main__":  # the package cannot be imported during the build
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
@@ -29,7 +29,7 @@ OPERATORS = {n: op for n, op in EXPORTED.items() if op.restriction is None}
 
 
 def number(expression: str) -> str:
-    """Convert an expression with sizes to C++."""
+    """Convert an expression for a size to C++."""
     return c_expression(expression, "i64")
 
 
@@ -59,7 +59,7 @@ def schema(op: Operator) -> str:
 
 
 class Kernel:
-    """A writer of the source of an operator's kernel; each method adds a group of lines."""
+    """Writes the source of the kernel of an operator; each method appends a group of lines."""
 
     def __init__(self, op: Operator) -> None:
         self.op, self.order = op, order_arguments(op, FAST)
@@ -69,11 +69,11 @@ class Kernel:
         self.by_name = {a.name: a for a in op.arguments}
 
     def add(self, line: str) -> None:
-        """Add a line of the kernel's body."""
+        """Append a line to the body of the kernel."""
         self.lines.append(f"    {line}")
 
     def arguments(self) -> None:
-        """Write the code that takes the arguments from the stack; the kernel then owns the tensors."""
+        """Write the code that reads the arguments from the stack and takes ownership of the tensors."""
         self.add(f'static const char *const its_name = "{self.op.name}";')
         tensors = ", ".join(f"&a_{name}" for kind, name in parameters(self.op) if kind.startswith("Tensor"))
         for i, (kind, name) in enumerate(parameters(self.op)):
@@ -95,7 +95,7 @@ class Kernel:
         return f"a_{path.replace('.', '_')}"
 
     def find_graph_sizes(self) -> None:
-        """Write the code for sizes that graphs fix; if several graphs have a size, the first present graph fixes it."""
+        """Write the code that obtains sizes from graphs; the first graph that is present determines a shared size."""
         if self.op.graph is None:
             return
         parts = GRAPH_PARTS[self.op.graph.type_name]
@@ -120,7 +120,7 @@ class Kernel:
             self.known.add(name)
 
     def presence(self) -> None:
-        """Write the code that sets the presence flags of optional arguments and checks attributes."""
+        """Write the code that sets the presence flags of optional arguments, and checks attributes."""
         op, spec = self.op, self.op.definition
         for name in dict.fromkeys((*spec.optional, *FAST.presence(op))):
             whole = op.graph is not None and name in op.graph.optional
@@ -147,7 +147,7 @@ class Kernel:
                 self.add(f'if (a_{cotangent}.there() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
 
     def shapes(self) -> None:
-        """Write the code that checks ranks, sizes and dtypes of arrays, and sets the sizes that are not yet known."""
+        """Write the code that checks ranks, dtypes and sizes of arrays, and determines the remaining sizes."""
         for a, dims in self.op.axes:
             checks, bound = [f"check_{'column' if a.column else 'rank'}(a_{a.name}, {len(dims)});"], []
             checks.append(f"check_dtype(a_{a.name}, {'whole' if a.index else 'real'});")
@@ -167,13 +167,13 @@ class Kernel:
             if a.nullable:
                 assert not bound, (self.op.name, a.name)
                 self.add(f"if (a_{a.name}.there()) {{ {' '.join(checks)} }}")
-            else:  # the order is ranks and dtypes, unknown sizes, known sizes
+            else:  # unknown sizes are determined after the checks of rank and dtype
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add(line)
         self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
 
     def check_graph_arrays(self) -> None:
-        """Write the code that checks lengths and dtypes of graph arrays, and that no required array is missing."""
+        """Write the code that checks dtypes, lengths and presence of graph arrays."""
         if self.op.graph is None:
             return
         parts, kind = GRAPH_PARTS[self.op.graph.type_name], self.op.graph
@@ -187,7 +187,7 @@ class Kernel:
                 self.add(f'if (!{array}.there()) refuse(its_name, ": the graph lacks {name}");')
 
     def fills(self) -> None:
-        """Write the code that fills absent cotangents of present inputs with zeros."""
+        """Write the code that replaces absent cotangents by zeros if their inputs are present."""
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
@@ -195,7 +195,7 @@ class Kernel:
                 self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({write_size(a)}));")
 
     def results(self) -> None:
-        """Write the code that creates the results; results that are not requested or do not exist are empty."""
+        """Write the code that creates the results, which are empty if they are not requested or do not exist."""
         for k, f in enumerate(self.op.fields):
             conditions = [f"(wanted >> {k} & 1)"] if self.op.selective else []
             conditions += [f"has_{f.name.removeprefix('gg_')}"] if f.optional else []
@@ -207,7 +207,7 @@ class Kernel:
             self.add(f"Result out_{f.name}(its_name, want_{f.name}, {dtype}, {{{shape}}}, {column});")
 
     def column(self, f: Array) -> str:
-        """Return a C++ condition: whether the argument of a derivative (or, if absent, the input) is a column."""
+        """Return a C++ condition: whether the argument of a derivative (or its input, if absent) is a column."""
         base = f"a_{f.name.removeprefix('gg_')}.column"
         a: Argument | None = self.by_name.get(f.name)
         if a is None:
@@ -215,7 +215,7 @@ class Kernel:
         return f"(a_{f.name}.there() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
 
     def call(self) -> None:
-        """Write the call of the C interface; if all sums are empty, results are zeros, and -1 for indices."""
+        """Write the call to the C interface; if every sum is empty, results are 0, and indices are -1."""
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
         self.add(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")

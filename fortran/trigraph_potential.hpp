@@ -1,7 +1,7 @@
-// Energies, forces and stresses of potentials written by trigraph.torch.export_potential, in C++ without Python.
+// Energies, forces and stresses from potentials exported by trigraph.torch.export_potential, in C++ without Python.
 //
-// Link libtorch, and give the program a run path to libtrigraph_torch.so (examples/cpp-potential/CMakeLists.txt does both). Errors are
-// thrown as std::runtime_error.
+// Programs must link libtorch and have libtrigraph_torch.so in their run path (see examples/cpp-potential/CMakeLists.txt). Errors are
+// reported as std::runtime_error.
 #ifndef TRIGRAPH_POTENTIAL_HPP
 #define TRIGRAPH_POTENTIAL_HPP
 #include <ATen/ATen.h>
@@ -27,11 +27,11 @@ namespace trigraph {
 struct Atoms {
     std::vector<int64_t> z;                               // (atoms): atomic numbers
     std::vector<double> pos;                              // (atoms, 3): positions in angstrom
-    std::vector<double> cells = std::vector<double>(9);   // (structures, 3, 3): cell vectors in angstrom; zeros without a cell
-    std::vector<int64_t> src, dst;                        // (edges): neighbours, each pair in both directions, in any order
+    std::vector<double> cells = std::vector<double>(9);   // (structures, 3, 3): cell vectors in angstrom; zero if there is no cell
+    std::vector<int64_t> src, dst;                        // (edges): neighbours; each pair occurs in both directions, in any order
     std::vector<int64_t> shifts;                          // (edges, 3): the vector of an edge is pos[src] - pos[dst] + shifts * cell
-    std::vector<int64_t> batch = {};                      // (atoms): structure of each atom; if empty, all atoms are one structure
-    std::vector<double> weights = {};                     // (atoms): factors of the energies of atoms; if empty, 1
+    std::vector<int64_t> batch = {};                      // (atoms): structure of each atom; empty for a single structure
+    std::vector<double> weights = {};                     // (atoms): factors of the atomic energies; empty for factors of 1
 };
 
 struct Results {
@@ -39,7 +39,7 @@ struct Results {
     std::vector<double> forces;    // (atoms, 3), in eV / angstrom
     std::vector<double> energies;  // (atoms), in eV
     std::vector<double> stress;    // (structures, 3, 3), in eV / angstrom^3; empty if the package does not compute stresses
-    std::vector<double> virials;   // (atoms, 3, 3), in eV; their sum is minus stress times volume; empty if stress is empty
+    std::vector<double> virials;   // (atoms, 3, 3), in eV; the sum is -stress * volume; empty if stress is empty
 };
 
 [[noreturn]] inline void refuse(const std::string &text) { throw std::runtime_error("trigraph: " + text); }
@@ -54,7 +54,7 @@ template <class Number> std::vector<Number> numbers_in(const std::string &text)
     return numbers;
 }
 
-// Add all neighbours within the cutoff to a structure. All pairs of atoms are tested: for large structures, provide your own lists.
+// Add all edges within the cutoff to a structure. Since all pairs of atoms are tested, use another method for large structures.
 inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> periodic)
 {
     const double *a = atoms.cells.data(), *b = a + 3, *c = a + 6;
@@ -99,13 +99,13 @@ inline void find_neighbors(Atoms &atoms, double cutoff, std::array<bool, 3> peri
 class Potential {
 public:
     double cutoff = 0;             // cutoff radius of neighbours in angstrom
-    int reach = 0;                 // number of edges over which the energy of an atom depends on other atoms
+    int reach = 0;                 // number of edges between an atom and the farthest atoms that affect its energy
     bool stress = false;           // whether the package computes stresses and virials
     std::vector<int64_t> numbers;  // accepted atomic numbers; `elements` contains their symbols
     std::vector<std::string> elements;
     std::unordered_map<std::string, std::string> facts;  // metadata of the package
 
-    // Load a package, and compare its results with those of the example that it contains.
+    // Load a package, and check that it reproduces the results of the example it contains.
     explicit Potential(const std::string &path)
     {
         if (!std::ifstream(path))
@@ -227,7 +227,7 @@ private:
         }
         for (const auto shift : atoms.shifts)
             most = std::max(most, std::abs(shift));
-        if (std::pow(double(number), 2) * std::pow(2.0 * double(most) + 1, 3) > 9e18)  // the program numbers all possible edges in int64
+        if (std::pow(double(number), 2) * std::pow(2.0 * double(most) + 1, 3) > 9e18)  // every possible edge has an int64 index
             refuse("there are too many atoms for edges that cross " + std::to_string(most) + " cells");
     }
 

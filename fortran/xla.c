@@ -1,8 +1,8 @@
-/* Operators of the fast path for XLA's foreign function interface, through which trigraph.jax calls them on the CPU.
+/* The handler through which XLA's foreign function interface calls the fast path, for trigraph.jax on the CPU.
 
-   One handler serves all operators: without Python, it calls the function of trigraph.h that the attribute `function` names, on the
-   buffers of the call. The structures of the interface are declared below, up to the last member that is read; they belong to version 0
-   of the interface, in which members are only added at the end. The handler reports this version, and XLA rejects any other. */
+   This handler serves all operators: it passes the buffers of the call to the function of trigraph.h named by the attribute `function`,
+   without using Python. The structures of the interface are declared below, up to the last member that is read. They belong to version
+   0 of the interface, in which members are only added at the end. The handler reports this version, and XLA rejects any other. */
 #include <fenv.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,7 +36,7 @@ struct call {
     struct buffers arguments, results; struct attributes attributes;
 };
 
-/* A function that takes the addresses of its arguments, and their number. xla_functions.py writes all entries, sorted by name. */
+/* A function that receives the addresses of its arguments. xla_functions.py writes all entries, sorted by name. */
 struct function { const char *name; int (*call)(void **); size_t arguments; };
 #include "xla_functions.inc"
 
@@ -66,7 +66,7 @@ static const void *attribute(const struct attributes *attributes, const char *na
 void *trigraph_xla_call(struct call *call)
 {
     enum { most = 256, most_name = 128 };
-    static const int64_t none = -1;  /* stands for absent arrays: as an integer it is an index, as a real number it is NaN */
+    static const int64_t none = -1;  /* replaces absent arrays: index -1 as an integer, NaN as a real number */
     const struct text *name;
     const struct array *integers, *numbers, *given, *flags, *wanted;
     const struct function *function;

@@ -1,13 +1,13 @@
 """Write the functions that ``xla.c`` calls from the operator table: ``xla_functions.py OUT``.
 
-Each function takes the addresses of the arguments of a function of the C interface, in the same order, and calls it.
+Each function calls a function of the C interface, whose arguments it receives as addresses in the same order.
 """
 
 import sys
 from pathlib import Path
 from types import ModuleType
 
-if __name__ == "__main__":  # during the build, the package cannot be imported
+if __name__ == "__main__":  # the package cannot be imported during the build
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()

@@ -2,12 +2,12 @@
 !!
 !! Arrays are real32. The in-edges of vertex i are columns adj_ia(i) to adj_ia(i + 1) - 1 of adj_ja, each of which is
 !! [neighbour, edge]; vertices, neighbours and edges are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block in
-!! column-major order. Where athena takes an array_type, these procedures take its component `val`; the result is the last
-!! argument. All procedures are pure, because athena's derivatives must be pure; an error ends the program by an
-!! `error stop` that names the procedure and the argument. The library chooses the number of threads.
+!! column-major order. Where athena passes an array_type, these procedures accept its component `val`; the result is the last
+!! argument. All procedures are pure, as athena requires of derivatives; after an error, `error stop` ends the program
+!! with a message that names the procedure and the argument. The library chooses the number of threads.
 !!
-!! Derivatives may receive arrays with more columns than their operand, because diffstruc, which differentiates for
-!! athena, makes them as wide as the wider of operand and upstream_grad. Additional columns of upstream_grad are not
+!! Gradients may have more columns than their operand, because diffstruc, the differentiation library of athena, makes
+!! them as wide as the wider of operand and upstream_grad. Additional columns of upstream_grad are not
 !! read; additional columns of a gradient are set to 0.
 module trigraph_athena
     use, intrinsic :: iso_c_binding, only: c_float, c_int
@@ -24,7 +24,7 @@ module trigraph_athena
     end enum
 
     interface
-        !> Execute an operation of the fast path. Inputs that it does not take, and gradients that are not requested, are absent.
+        !> Execute an operation of the fast path. Inputs that it does not need and gradients that are not requested are absent.
         pure subroutine run(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
@@ -165,7 +165,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message_bwd
 
-    !> Compute the gradients of the kernels with respect to coords and kernel_params that are present.
+    !> Compute the gradients of the kernels with respect to coords and kernel_params, if present.
     pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
@@ -185,7 +185,7 @@ contains
         call check_status(name, status)
     end subroutine kernel_grads
 
-    !> Compute the gradients of the aggregation with respect to features and kernels that are present.
+    !> Compute the gradients of the aggregation with respect to features and kernels, if present.
     pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name
@@ -210,8 +210,8 @@ contains
         call check_status(name, status)
     end subroutine aggregate_grads
 
-    !> Convert the adjacency to the 0-based arrays of a CSC in trigraph.h: offsets | indices | edge_ids and, for derivatives (if
-    !! num_e is present), | destinations | src_offsets | src_positions | row_offsets | row_positions.
+    !> Convert the adjacency to the 0-based CSC arrays of trigraph.h in one array: offsets | indices | edge_ids and, if num_e is
+!! present (for derivatives), | destinations | src_offsets | src_positions | row_offsets | row_positions.
     pure function graph_of(adj_ia, adj_ja, num_e) result(graph)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         integer, intent(in), optional :: num_e
@@ -229,7 +229,7 @@ contains
         graph = [graph, destinations, sorted_columns(adj_ja(1, :nnz), num_v), sorted_columns(adj_ja(2, :nnz), num_e)]
     end function graph_of
 
-    !> Sort columns stably by their keys, 1 to num_keys: return the offsets of the keys, then the sorted columns, all 0-based.
+    !> Sort columns stably by key (1 .. num_keys); return the offsets of the keys, then the sorted columns, all 0-based.
     pure function sorted_columns(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)

@@ -6,8 +6,8 @@
 #include "trigraph.h"
 #include <stddef.h>
 
-/* The arrays of a graph, named as in trigraph.h, which are consecutive parts of one array. The last five exist only for
- * derivatives. */
+/* The arrays of a graph, named as in trigraph.h and stored consecutively in one array. Only derivatives need the last
+ * five. */
 struct csc {
     const int32_t *offsets, *indices, *edge_ids;
     const int32_t *destinations, *src_offsets, *src_positions, *row_offsets, *row_positions;
@@ -27,7 +27,7 @@ static struct csc unpack(const int32_t *graph, int num_v, int nnz, int num_e, in
     return a;
 }
 
-/* Return the address of a result, or a valid address for a result that is not requested and not written. */
+/* Return the address of a result, or any valid address if the result is not requested and hence not written. */
 static float *given(float *result) {
     static float nothing;
     return result ? result : &nothing;
