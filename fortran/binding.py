@@ -111,8 +111,8 @@ class _ShimCall:
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
     """Return a dictionary of the functions of a backend, which calls one set of shims (a key of `SHIM_SETS`).
 
-            It contains one function for each operator of the table, and `execute`, which every backend provides. Arguments of
-    `execute` have already been checked: the operator, the dictionaries `values` (by argument) and `sizes` (by
+    It contains one function for each operator of the table, and `execute`, which every backend provides. The arguments
+    of `execute` have already been checked: the operator, the dictionaries `values` (by argument) and `sizes` (by
     symbol), `wanted` (the requested fields that exist) and `out` (output arrays by field). `load` returns the
     extension module; it is called each time the module is needed.
     """

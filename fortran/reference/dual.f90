@@ -1,8 +1,8 @@
 !> Dual numbers over type(scaled): a value and its derivative along a direction, each with its scale.
 !!
-!! If the reference's first and second derivatives are instantiated for this type, the same source also computes their
-!! derivatives along a direction. The rules of differentiation use the operations of type(scaled), which propagate scales.
-!! The derivative of a function contains propagated errors, hence `times`. Integers and values of type(scaled) are constants.
+!! If the reference's first and second derivatives are instantiated for this type, the same source also computes their derivatives
+!! along a direction. The rules of differentiation use the operations of type(scaled), which propagate scales. The derivative of a
+!! function contains propagated errors and is therefore multiplied by `times`. Integers and values of type(scaled) are constants.
 module trigraph_dual
     use trigraph_scaled
     implicit none

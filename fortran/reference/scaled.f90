@@ -1,16 +1,16 @@
 !> A number and its scale, which is the sum of the absolute values of its terms.
 !!
 !! The reference is instantiated for this type and for three real kinds, so that the same loops also compute the scale of each
-!! output, which the accuracy rule |got - ref| <= c eps scale needs. Scales follow running error analysis: an input x has the
-!! scale |x|, a sum has the sum of the scales, a product has the product of the scales, and f(x) has |f| + |f'| scale(x).
+!! output for the accuracy rule |got - ref| <= c eps scale. Scales follow running error analysis: the scale of an input x is |x|, a
+!! sum adds the scales, a product multiplies them, and the scale of f(x) is |f| + |f'| scale(x).
 !!
 !! The product of scales is correct for factors that are sums of terms of the inputs: it is the sum of |terms| of the expanded
-!! product, which a backend may compute instead. The scale of a quotient or a function also contains the propagated errors of
-!! its arguments. They must count once, not in every term of the other factor: use `times` for the product of such results.
+!! product, which a backend may compute instead. The scale of a quotient or a function also contains the propagated errors of its
+!! arguments. Multiplying such results by `times` includes these errors once instead of in every term of the other factor.
 !!
-!! The value is real128: in float64, 1 - sigmoid(x) would be 0 for x > 37, and the scale of its products would also be 0,
-!! although a correct result may be 1e-17. A scale has only positive terms and needs fewer digits, but the exponent range of
-!! real128. On x86 it is an 80-bit number, because the processor supports this type; real128 is implemented in software.
+!! The value is real128: in float64, 1 - sigmoid(x) would be 0 for x > 37, and the scale of its products would also be 0, although a
+!! correct result may be 1e-17. A scale has only positive terms and needs fewer digits, but the exponent range of real128: on x86,
+!! it is an 80-bit number, which is fast because the processor supports this type, unlike real128.
 module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
@@ -169,7 +169,7 @@ contains
         z = x * y
     end function times_qp
 
-    !> The scale is of first order in the error of y: denominators are norms or arguments with relative errors of a few eps.
+    !> The scale is of first order in the error of y, because denominators have relative errors of only a few eps.
     elemental function divide(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z

@@ -1,7 +1,7 @@
 // Sums over the out-edges of a node for each of its in-edges f = (k -> j): the gradients of f from the sum over triplets.
 //
 // All gradients of f follow from h_f[l,c] = sum over e of P_l(u_e.u_f) grad_out[e,c], the gradient of feature_f[l,c]. The sum
-// skips the out-edges e whose forward sum leaves out f; by symmetry, f leaves out the same edges (trigraph.EdgeGraph).
+// skips the out-edges e whose forward sum excludes f; by symmetry, f excludes the same edges (trigraph.EdgeGraph).
 #pragma once
 #include "dimenet_first_weights.cuh"
 #include "dimenet_pull.cuh"
@@ -102,7 +102,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Out-edges that leave out an in-edge: positions start, ..., stop - 1 of dst_edge_index; `first` is the edge at `start`.
+    // Out-edges that exclude an in-edge: positions start, ..., stop - 1 of dst_edge_index; `first` is the edge at `start`.
     struct Left {
         I start, stop, first;
     };
@@ -111,7 +111,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         return position == left.start ? left.first : graph.dst_edge_index[position];
     }
 
-    // Returns whether subtracting the left-out edges from the state's sums is accurate (see Balance).
+    // Returns whether subtracting the excluded edges from the state's sums is accurate (see Balance).
     __device__ bool is_balanced(const Left& left, const Sizes& sizes) const {
         Sizes part;
 #pragma unroll 1
@@ -248,7 +248,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     // `sums` contains the sums from the state. The cotangents of q and q_dot are stored in `features`.
     __device__ __forceinline__ void serve(I f, const Left& left, I position, int k, bool stateful, const Sizes& sizes,
                                           const Carries& carries, int i, Gradients& sums) const {
-        // If all out-edges leave out f, set its gradients to zero explicitly, because products with its features may be NaN.
+        // If all out-edges exclude f, set its gradients to zero explicitly, because products with its features may be NaN.
         const bool none = left.stop - left.start == node.num_out;
         const bool use_state = stateful && !none && is_balanced(left, sizes);
         if (channels.lane == 0) {
@@ -266,7 +266,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         if (!use_state) {
             sums = Gradients();
         }
-        // Without the state, add all out-edges that do not leave out f; with the state, subtract the out-edges that do.
+        // Without the state, add all out-edges that do not exclude f; with the state, subtract the out-edges that do.
         const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end();
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
@@ -483,7 +483,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int i = 0; i < SERVED; i++) {
                     f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
                 }
-                // Lane i prefetches the range of out-edges that leave out edge i.
+                // Lane i prefetches the range of out-edges that exclude edge i.
                 const I own = __shfl_sync(FULL, edge, at + min(k + channels.lane % SERVED, count - 1));
                 const I own_start = graph.left_start[own], own_stop = graph.left_stop[own];
                 const Carries carries(inputs, f, channels);

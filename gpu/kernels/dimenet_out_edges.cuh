@@ -95,7 +95,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     // Adds the staged edges to the sums of this warp, and to the balance of degrees whose last row belongs to this warp. Bit k of
-    // `leavable` is set if any sum leaves out edge k, and bit k of `joined` if edges k - 1 and k are left out together.
+    // `leavable` is set if any sum excludes edge k, and bit k of `joined` if edges k - 1 and k are excluded together.
     template <int warp, bool any_joined>
     __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
                               Sums& sums) const {
@@ -181,7 +181,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         });
     }
 
-    // Returns whether left-out terms may be subtracted (see Balance) for all degrees of this warp.
+    // Returns whether excluded terms may be subtracted (see Balance) for all degrees of this warp.
     __device__ bool is_balanced(Sums& sums) const {
         bool all = true;
         for_warp(channels.warp, [&](auto warp) {
@@ -314,14 +314,14 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Subtracts left-out in-edges from the sums of `count` out-edges starting at `first`, which are staged at k, k + 1, ... A
+    // Subtracts excluded in-edges from the sums of `count` out-edges starting at `first`, which are staged at k, k + 1, ... A
     // term is x[c] sum_m b_m up[m,c] with b_m = sum_l P_l projected[m,l]. For DIRECTIONS, P_l is differentiated with respect to
     // the cosine, and each lane adds the cotangent of its edge's direction to `grad`. P_l and b_m overwrite the harmonics.
     __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W], Vec<T>& grad) const {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
         T* const here = rows + k * HARMONICS<S>;
-        unsigned left = __ballot_sync(FULL, lefts > 0);  // bit i is set if edge i leaves out an in-edge in this round
+        unsigned left = __ballot_sync(FULL, lefts > 0);  // bit i is set if edge i excludes an in-edge in this round
 #pragma unroll 1
         for (int round = 0; left != 0; left = __ballot_sync(FULL, ++round < lefts)) {
             const I f = round < lefts ? graph.dst_edge_index[graph.left_start[e] + round] : e;
@@ -424,7 +424,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         __syncwarp();
     }
 
-    // Computes cotangents of harmonics for pull_harmonics, and stores the cotangents of directions from left-out edges.
+    // Computes cotangents of harmonics for pull_harmonics, and stores the cotangents of directions from excluded edges.
     __device__ void pull_state(I first, int k, int count) const {
         Vec<T> grad = {T(0), T(0), T(0)};
         stage_gradients(first, k, count);

@@ -9,8 +9,8 @@
 //
 // By the addition theorem, a node's sum over all pairs of edges takes two steps whose cost is linear in the number of edges.
 // First, the state of the node, state[r,c] = weight_r sum_f s_r(u_f) feature_f[l,c], is summed over its in-edges for the rows r
-// of harmonics. Out-edge e then gets sum_r s_r(u_e) state[r,c] minus its left-out terms. The subtraction is accurate unless
-// left-out terms dominate the sum or are not finite (see Balance). Sums over out-edges use grad_out instead of features.
+// of harmonics. Out-edge e then gets sum_r s_r(u_e) state[r,c] minus its excluded terms. The subtraction is accurate unless
+// excluded terms dominate the sum or are not finite (see Balance). Sums over out-edges use grad_out instead of features.
 //
 // S is the number of degrees for which loops are unrolled: num_spherical, or DEGREES for any num_spherical <= DEGREES. If S >
 // num_spherical, the state has zeros for the remaining degrees, and sums over pairs stop at num_spherical.
@@ -292,8 +292,8 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
-// Decides whether left-out terms may be subtracted from the sum over all terms. All terms must be finite, and no group of terms
-// that are left out together may exceed 3/4 of the total (see docs/design.md), measured by bounds on absolute values. The arrays
+// Decides whether excluded terms may be subtracted from the sum over all terms. All terms must be finite, and no group of terms
+// that are excluded together may exceed 3/4 of the total (see docs/design.md), measured by bounds on absolute values. The arrays
 // hold the total, the largest group and the last term's group of each sum.
 template <class T> struct Balance {
     T *total, *largest, *group;
@@ -313,12 +313,12 @@ template <class T, int W> struct BalanceSums {
             load_channels(balance.group + i, group);
         }
     }
-    // Adds a term. With any_joined and `join`, the term is left out together with the previous term.
+    // Adds a term. With any_joined and `join`, the term is excluded together with the previous term.
     template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool join) {
         total[w] += size;
         group[w] = any_joined && join ? group[w] + size : size;
     }
-    // Updates the largest group. Call this after adding a term that some sum leaves out.
+    // Updates the largest group. Call this after adding a term that some sum excludes.
     __device__ __forceinline__ void leave() {
 #pragma unroll
         for (int w = 0; w < W; w++) {
@@ -388,12 +388,12 @@ template <class T> __device__ void store_sum(T* vectors, long long e, const Vec<
     at[2] = fresh ? v.z : at[2] + v.z;
 }
 
-// In-edges of all nodes, and the in-edges that the sum of each out-edge leaves out (see trigraph.EdgeGraph).
+// In-edges of all nodes, and the in-edges that the sum of each out-edge excludes (see trigraph.EdgeGraph).
 template <class I> struct Graph {
     const I *dst_edge_index, *left_start, *left_stop;
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
-    // Returns 0 if no sum leaves out in-edge f, 1 if f is the first in a group of edges that are left out together, else 2.
+    // Returns 0 if no sum excludes in-edge f, 1 if f is the first in a group of edges that are excluded together, else 2.
     __device__ int place(I position, I f) const {
         const I back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;

@@ -43,7 +43,7 @@ template <class T> struct EdgeTerms {
     __device__ T t() const { return delta * gamma + u_dot; }
 };
 
-// The in-edges of a piece for one head, and their records: alpha and grad_score or, in second order, alpha_dot,
+// The in-edges of a piece for one head, and their records: alpha and grad_score or, for second derivatives, alpha_dot,
 // grad_score, grad_score_dot and alpha. Before step 3, the records contain u and u_dot instead, at `u_at`.
 template <class T, class I, bool second> struct InEdges {
     static constexpr int per_edge = second ? 4 : 2, alpha_at = second ? 3 : 0, u_at = second ? 0 : 1;
@@ -164,7 +164,7 @@ template <class T> struct CotangentSums {
     T grad_score_dot;
 };
 
-// Step 3: writes the cotangents, and in second order alpha_dot, to the records, and returns their sums.
+// Step 3: writes the cotangents, and for second derivatives alpha_dot, to the records, and returns their sums.
 template <class T, class I, bool second>
 __device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges, const HeadLanes& lanes,
                                              const Means<T>& means) {
@@ -210,9 +210,9 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
     }
 }
 
-// Steps of gat_backward: (1) u, alpha and means; (2) the mean of t, in second order; (3) cotangents and their sums. A
-// group of lanes performs all steps for a whole row and some heads. For parts of long rows, the steps are separate
-// launches, between which finish_rows adds the parts' means, because each step needs means over whole rows.
+// Steps of gat_backward: (1) u, alpha and means; (2) the mean of t, for second derivatives; (3) cotangents and their
+// sums. A group of lanes performs all steps for a whole row and some heads. For parts of long rows, the steps are
+// separate launches, between which finish_rows adds the parts' means, because each step needs means over whole rows.
 
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
@@ -227,7 +227,7 @@ constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (s
 //   scores_dot      tangents of the scores
 //   partition       positions by destination
 //   records         records of every position and head, written
-//   means           means over long rows: u, (num_heads), or in second order u, logit_dot and t, (3, num_heads)
+//   means           means over long rows: u, (num_heads), or for second derivatives u, logit_dot and t, (3, num_heads)
 //   parts_of_means  contributions of the parts of long rows to `means`, written
 //   target          gradient of the destinations, written
 template <class S, class I, bool wide, bool second>
