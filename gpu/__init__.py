@@ -1,7 +1,7 @@
 """The production backend: CUDA kernels launched through CuPy, or gpu-host on the CPU for NumPy arrays.
 
 Functions have the names and signatures of the operator table and do not check their arguments, since `trigraph.X` does.
-The function with the same name in the family's file launches the kernels of an operator.
+A function of the same name in the module of its family launches the kernels of each operator.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from trigraph.table import NAMED, Operator
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any:
-    """Run a call that has passed the checks."""
+    """Execute an operator whose arguments have been checked."""
     call = Call(op, values, sizes, wanted, out)
     if wanted:
         getattr(_FAMILIES[op.family], op.name)(call)
@@ -23,5 +23,5 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any
 
 _FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in NAMED.values()}
 
-# A bwd3 that follows from bwd and bwd2 has no function in the family's module.
+# The module of a family has no function for a bwd3 that is derived from bwd and bwd2.
 globals().update({op.name: skip_checks(op, execute) for op in NAMED.values() if hasattr(_FAMILIES[op.family], op.name)})

@@ -1,7 +1,7 @@
-"""Compilation of kernels: NVRTC compiles each instance separately, and a cache on disk stores it.
+"""Compilation of kernels: NVRTC compiles each instance separately, and a cache on disk stores the result.
 
-Threads compile all instances that a call may launch concurrently. If several processes share a cache, one of them
-compiles an instance, and the others wait for it.
+Threads concurrently compile all instances that a call may launch. If several processes share a cache, one process
+compiles an instance while the others wait for the result.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ class Cache:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        # Source text of each family with its includes expanded. Installed files do not change.
+        # Source text of each family, with includes expanded. It remains valid because installed files do not change.
         self._sources: dict[str, str] = {}
 
     @functools.cached_property  # created once for each `Cache`
     def _scratch(self) -> Path:
-        """Temporary folder of this process, used if the cache is disabled or not writable."""
+        """Temporary folder of this process, for use if the cache is disabled or not writable."""
         folder = tempfile.mkdtemp(prefix="trigraph-")
         weakref.finalize(self, shutil.rmtree, folder, True)
         return Path(folder)
@@ -58,8 +58,8 @@ class Cache:
     def _folder(self, family: str, name: str) -> Path:
         """Return the folder of an instance for the current device.
 
-        The code depends on the source, the instance's name, the options, the compiler, CuPy (which adds options) and
-        the architecture of the device. The name of the folder is a hash of all of them.
+        The name of the folder is a hash of everything that determines the code: source, name of the instance, options,
+        compiler, CuPy (which adds options) and device architecture.
         """
         if family not in self._sources:
             self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
@@ -68,17 +68,17 @@ class Cache:
         return self._root() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
 
     def find(self, family: str, name: str) -> Path | None:
-        """Return the file of an instance, or None if it is not compiled yet."""
+        """Return the file of an instance, or None if the instance is not compiled yet."""
         return _whole(self._folder(family, name))
 
     def compiled(self, family: str, name: str) -> Path:
-        """Return the file of an instance; compile the instance first if necessary."""
+        """Return the file of an instance, compiling the instance first if necessary."""
         path, folder = self.find(family, name), self._folder(family, name)
         if path is not None:
             return path
         try:
             return self._compile(family, name, folder)
-        except OSError:  # the home directory is not writable
+        except OSError:  # such as a home directory that is not writable
             return self._compile(family, name, self._scratch / folder.name)
 
     def _compile(self, family: str, name: str, folder: Path) -> Path:
@@ -100,12 +100,12 @@ class Cache:
         return path
 
     def begin(self, family: str, name: str) -> None:
-        """Start threads that compile the other instances that calls with this instance also launch."""
+        """Start threads that compile all other instances launched by calls that use this instance."""
         absent = [other for other in together(family, name) if self.find(family, other) is None]
         device = self._cupy.cuda.Device()
 
         def work() -> None:
-            # At exit, Python waits for the current compilation, but no further compilation starts.
+            # When Python exits, it waits for the current compilation, but no other compilation starts.
             while absent and threading.main_thread().is_alive():
                 with contextlib.suppress(Exception), device:  # launching the instance raises the same error
                     self.compiled(family, absent.pop(0))
@@ -124,7 +124,7 @@ def _digest(code: bytes) -> str:
 
 
 def _whole(folder: Path) -> Path | None:
-    """Return the file whose content matches the digest in its name; a crash or a full disk may truncate a file."""
+    """Return a file whose content matches the digest in its name; files may be truncated by a crash or a full disk."""
     for file in folder.glob("*.cubin"):
         with contextlib.suppress(OSError):  # the file was removed or cannot be read
             if file.name.split(".")[1] == _digest(file.read_bytes()):
@@ -140,7 +140,7 @@ def _threads() -> int:
 def _alone(folder: Path) -> Iterator[None]:
     """Hold a lock on `folder` that excludes all other threads and processes."""
     with (folder / "lock").open("w") as file:
-        with contextlib.suppress(OSError):  # without file locks, several processes may compile the same instance
+        with contextlib.suppress(OSError):  # if locking fails, several processes may compile the same instance
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -13,10 +13,10 @@ from trigraph.table import Operator, result_type
 class Call:
     """Operator call whose arguments have passed the checks. A cotangent of None means zero.
 
-    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below second order), and
-    `along` the cotangents ggg_ of inputs and gradients (None below third order). `grad` is the gradient of a scalar
-    with respect to the first output, or None in the forward operator. `second` is True for an operator of second order.
-    `output` is the array for the first output or its derivative, or None if it is not requested.
+    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None in fwd and bwd), and `along`
+    the cotangents ggg_ of inputs and gradients (None except in bwd3). `grad` is the gradient with respect to the first
+    output (None in fwd). `second` is True for bwd2. `output` is the array for the first output or its derivative, or
+    None if it is not requested.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Fields:
         return any(field in self.arrays for field in fields)
 
     def clear(self, *fields: str) -> None:
-        """Set these fields (default: all) to zero if they are requested; sums are added to them later."""
+        """Set the requested ones among these fields (default: all) to zero, before sums are added to them."""
         for field in fields or self.arrays:
             if field in self.arrays:
                 self.arrays[field].fill(0)
 
     def result(self) -> Any:
-        """Return the result of the operator, an array or a NamedTuple."""
+        """Return the result of the operator: an array or a NamedTuple."""
         for field in self.arrays.keys() & self._given.keys():
             if self.arrays[field] is not self._given[field]:
                 self._given[field][...] = self.arrays[field]

@@ -1,7 +1,7 @@
-"""DimeNet++ on the device: radial basis, and the triplet sum in a form linear in the number of edges.
+"""DimeNet++ on the device: radial basis, and the triplet sum at a cost linear in the number of edges.
 
-With real spherical harmonics s of the edge directions, P_l(u_e.u_f) = sum over the rows r of degree l of
-weight_r s_r(u_e) s_r(u_f). So the sum over pairs of an in-edge f and an out-edge e of one node j,
+Let s be real spherical harmonics of the edge directions: P_l(u_e.u_f) is the sum over the rows r of degree l of
+weight_r s_r(u_e) s_r(u_f). Hence the sum over pairs of an in-edge f and an out-edge e of one node j,
 
     out_e[c] = sum_f sum_l Y_l(u_e.u_f) feature_f[l,c],
     feature_f[l,c] = x_f[c] q_f[l,c],    q_f[l,c] = sum_m W2[c,m] sum_n sbf_rad_f[l,n] W1[l,n,m],
@@ -12,8 +12,8 @@ follow likewise from A[r,c] = weight_r sum_e s_r(u_e) grad_out_e[c]. The exclude
 over pairs instead (kernels/dimenet_triplets.cuh) if the subtraction would cancel, if values are not finite, or if the
 node has few edges.
 
-The second order is the gradient of the first order's derivative along the cotangents gg_. Names ending in _dot are
-derivatives along these cotangents, and every first-order kernel has a version that also computes them.
+Second derivatives are the gradient of the derivative of bwd along the cotangents gg_. Names ending in _dot denote
+derivatives along these cotangents; every kernel of bwd has a version that also computes them.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from trigraph.gpu.sums import ROWS, cover, sum_rows
 from trigraph.table.constants import DEGREES, PAD, PROJECTED, RADIALS, THREADS
 
 USUAL_DEGREES = 7  # number of degrees with separate float32 instances
-BLOCKS = 2048  # maximum number of blocks of the kernel that sums gradients of weights; each has a copy of the sums
+BLOCKS = 2048  # maximum number of blocks that sum gradients of weights, each in its own copy
 
 
 # ---- radial basis ----------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def radial_basis_bwd3(call: Call) -> None:
 
 
 def _radial_sizes(call: Call) -> tuple[int, ...]:
-    """Return the numbers of edges, of radial and of spherical functions, and the envelope's exponent."""
+    """Return the numbers of edges, radial functions and spherical functions, and the exponent of the envelope."""
     names = ("num_edges", "num_radial", "num_spherical", "envelope_exponent")
     return tuple(call.sizes[name] for name in names)
 
@@ -142,7 +142,7 @@ def _radial_sizes(call: Call) -> tuple[int, ...]:
 
 
 def _output(call: Call) -> None:
-    """Sum embedding[f] w over the in-edges f of each edge's source that `exclude` admits, or compute the derivative."""
+    """Sum embedding[f] w over the in-edges f of each edge's source, subject to `exclude`, or compute the derivative."""
     _Triplets(call).to_out_edges(None, call.output)
 
 
@@ -158,7 +158,7 @@ agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _gra
 
 
 class _Triplets:
-    """Data that the kernels of a call share: arguments, sizes, and values computed once per edge."""
+    """Data shared by the kernels of a call: arguments, sizes, and values computed once per edge."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.fields, self.grad = call.kernels, call.graph, call.fields, call.grad
@@ -169,7 +169,7 @@ class _Triplets:
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])
         unit, unit_dot = self._directions()
         projected, projected_dot = self._project()
-        #: Arguments that the kernels for nodes share: graph, values of edges, second weights, and sizes.
+        #: Arguments common to the kernels for nodes: graph, values of edges, second weights, and sizes.
         self.arguments = {
             "src_offsets": graph.src_offsets,
             "dst_offsets": graph.dst_offsets,
@@ -198,7 +198,7 @@ class _Triplets:
         self.kernels.launch(kernel, (self.dtype,), (cover(count, THREADS),), (THREADS,), **arguments)
 
     def _directions(self) -> tuple[Any, Any]:
-        """Return unit vectors and, with cotangents, their derivatives."""
+        """Return unit vectors and, if there are cotangents, their derivatives."""
         unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
         vec = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
         self._each("dimenet_directions", self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges)
@@ -226,7 +226,7 @@ class _Triplets:
         return inputs | dots | sizes
 
     def _second_weights(self, weights: Any) -> Any:
-        """Return W2, which has a row for each channel."""
+        """Return W2, whose rows belong to channels."""
         return None if weights is None else weights[self.spherical * self.radial :]
 
     def _transpose(self, down: Any) -> Any:
@@ -240,12 +240,12 @@ class _Triplets:
 
     @property
     def _rows(self) -> int:
-        """Rows of a tile of transposed second weights."""
+        """Number of rows in a tile of transposed second weights."""
         return cover(self.mid, DEGREES) * DEGREES
 
     @property
     def _mids(self) -> int:
-        """Columns of a tile of W1."""
+        """Number of columns in a tile of W1."""
         return 32 // int(self.dtype.itemsize)
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
@@ -295,7 +295,7 @@ class _Triplets:
 
     def _nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
-        # A copy has 2 * channels * mid numbers of at most 8 bytes; all copies take at most an eighth of WORKSPACE.
+        # A copy has 2 * channels * mid elements of at most 8 bytes; all copies use at most an eighth of WORKSPACE.
         blocks = max(1, min(BLOCKS, sums.WORKSPACE // (8 * 16 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 

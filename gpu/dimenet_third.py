@@ -1,7 +1,7 @@
 """Third derivatives of DimeNet++'s sum over triplets: see kernels/dimenet_third.cuh.
 
-The kernels sum pair by pair. The form that is linear in edges (`trigraph.gpu.dimenet`) would save work at nodes with
-dozens of edges, but its state would have four components, which do not fit into a block's shared memory.
+The kernels sum over pairs of edges. The algorithm of `trigraph.gpu.dimenet`, whose cost is linear in edges, would be
+faster for nodes with dozens of edges, but the four components of its state exceed a block's shared memory.
 """
 
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ def agg_edge_to_edge_bwd3(call: Call) -> None:
 
 
 class _Third:
-    """Data that the kernels of a call share: arguments, sizes, and values computed once per edge."""
+    """Data shared by the kernels of a call: arguments, sizes, and values computed once per edge."""
 
     def __init__(self, call: Call) -> None:
         self.call, self.kernels, self.fields, self.graph = call, call.kernels, call.fields, call.graph
@@ -64,7 +64,7 @@ class _Third:
         self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
         self.unit = self.kernels.empty(self.edges, 3, PARTS)
         self.each("directions", self.edges, **self.input("vec"), unit=self.unit, num_edges=self.edges)
-        #: Features until `to_in_edges` replaces them by the gradients of q.
+        #: Features, which `to_in_edges` overwrites with the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
         #: Gradients of the directions, by tile of channels: first those of out-edges, then those of in-edges.
         shape = (2 * self.tiles, self.edges, 3, PARTS)
@@ -116,7 +116,7 @@ class _Third:
         )
 
     def to_out_edges(self) -> None:
-        """Sum over in-edges into the requested fields of out-edges."""
+        """Compute the requested fields of out-edges by sums over in-edges."""
         if not self.fields.requests_any("grad_out", "gg_vec", "vec"):
             return
         count = self.edges * self.spherical * self.channels
@@ -126,7 +126,7 @@ class _Third:
         self.sum(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
 
     def to_in_edges(self) -> None:
-        """Sum over out-edges into all other requested fields."""
+        """Compute all other requested fields by sums over out-edges."""
         radial, weights = (self.fields.requests_any(f"gg_{name}", name) for name in ("sbf_rad", "weights"))
         if not (radial or weights or self.fields.requests_any("gg_vec", "vec", "gg_embedding", "embedding")):
             return

@@ -1,17 +1,17 @@
-"""Graph attention, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+"""Graph attention in the gpu backends: the same code runs on CuPy arrays (device) and NumPy arrays (gpu-host).
 
 For every head and position p (an in-edge of i from j, with edge row e): score = a_s.x_j + a_d.x_i + a_e.f_e, where each
 term is computed once per node or row; logit = act(score); alpha = softmax of logit over the in-edges of i; out_i = sum
 alpha x_j, with heads concatenated or averaged. A group of lanes, at most a warp, processes a piece (at most PART_SIZE
-positions of one row, see sums.py). The softmax of a long row combines the largest logits and the sums of its pieces.
+positions of one row, see sums.py). For a long row, the largest logits and the sums of its pieces are combined.
 
-Let g be the gradient with respect to the output of a head, u = g_i.x_j, <u> = sum alpha u the mean over the in-edges,
+Let g be the gradient with respect to the output of a head, u = g_i.x_j, <u> = sum alpha u (the mean over the in-edges)
 and delta = u - <u>. Then, as in docs/maths.md::
 
     grad_score = act' alpha delta             src_embedding_j = sum_p alpha g_i + a_s grad_score
     dst_embedding_i = a_d sum_p grad_score    weights a_s = sum_p grad_score x_j, and so on
 
-The second order is the gradient of sum g out_dot, where _dot marks derivatives along the cotangents gg_::
+Second derivatives are the gradient of sum g out_dot, where _dot denotes derivatives along the cotangents gg_::
 
     gamma = logit_dot - <logit_dot>           alpha_dot = alpha gamma
     out_dot_i = sum_p alpha_dot x_j + alpha x_dot_j
@@ -20,8 +20,8 @@ The second order is the gradient of sum g out_dot, where _dot marks derivatives 
     src_embedding_j = sum_p alpha_dot g_i + a_s grad_score + a_dot_s grad_score_dot
     weights a_s = sum_p grad_score x_j + grad_score_dot x_dot_j
 
-grad_score and grad_score_dot are summed for each node and row before they are multiplied by embeddings or weights. The
-first order follows with alpha instead of alpha_dot, and without grad_score_dot.
+grad_score and grad_score_dot are summed for each node and row before they are multiplied by embeddings or weights.
+First derivatives use the same formulas with alpha instead of alpha_dot, and without grad_score_dot.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ class _Inputs(NamedTuple):
 
     @classmethod
     def align(cls, arrays: Any) -> "_Inputs":
-        """Return the arrays, copied if their addresses do not allow wide accesses."""
+        """Return the arrays, replacing misaligned arrays by copies."""
         return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
 
@@ -90,7 +90,7 @@ class _ByKind(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """Scores by node and by row of the edge arrays (``Scores`` in kernels/gat_heads.cuh); None means zero."""
+    """Scores of nodes and of rows of the edge arrays (``Scores`` in kernels/gat_heads.cuh); None means zero."""
 
     src: Any
     dst: Any
@@ -108,7 +108,7 @@ class _Activation(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """Saved values of alpha, or the statistics of every row (``Softmax`` in kernels/gat_backward.cuh)."""
+    """Saved values of alpha, or statistics of every row (``Softmax`` in kernels/gat_backward.cuh)."""
 
     alpha: Any
     stats: Any
@@ -129,7 +129,7 @@ class _RowGradient(NamedTuple):
 class _Attention:
     """Arguments of a call, and methods that launch its kernels.
 
-    Lazy attributes depend on these arguments alone, which do not change, and exist only during the call.
+    Lazy attributes depend only on these arguments, which do not change, and exist only during the call.
     """
 
     def __init__(self, call: Call) -> None:
@@ -143,11 +143,11 @@ class _Attention:
         self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS // self.storage.itemsize if self.wide else 1
-        self.given_scores = call.values.get("softmax_scores")  # saved by the forward operator, for the first order
+        self.given_scores = call.values.get("softmax_scores")  # saved by fwd, for bwd
 
     @lazy
     def rows_by_destination(self) -> Rows:
-        """Positions by destination."""
+        """Positions grouped by destination."""
         return sums.by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
@@ -158,7 +158,7 @@ class _Attention:
 
     @lazy
     def projections(self) -> tuple[Any, Any, Any]:
-        """Products a.x of sources, destinations and rows of edge arrays, (n, num_heads); None without edge features."""
+        """Products a.x of shape (n, num_heads) for sources, destinations and edge rows (None without edge features)."""
         return self._project(self.inputs.attention_weights, self.inputs, None, (None, None, None))
 
     @lazy
@@ -169,7 +169,7 @@ class _Attention:
         return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
 
     def _select_weights(self, k: int) -> list[Any]:
-        """Return the weights for the source (0), destination (1) or edge (2) embedding, and their cotangent."""
+        """Return the weights of the source (k = 0), destination (1) or edge (2) embedding, and their cotangent."""
         first = k * self.num_heads * self.dim_head
         both = self.inputs.attention_weights, self.dots.attention_weights
         return [None if weights is None else weights[first:] for weights in both]
@@ -180,7 +180,7 @@ class _Attention:
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
     def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Launch gat_project, which adds weights . inputs and weights_2 . inputs_2; without weights, a term is zero."""
+        """Launch gat_project: weights . inputs + weights_2 . inputs_2, where a term without weights is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
         lanes = Lanes.for_width(self.dim_head, self.elements, 0)
@@ -216,9 +216,9 @@ class _Attention:
         return _Softmax(self.given_scores[1], None, count)
 
     def softmax(self, out: Any = None, scores: Any = None) -> Any:
-        """Write the sums of alpha x_j to `out`, and logit and alpha of every position to `scores`, each if given.
+        """Write sums of alpha x_j to `out`, and logit and alpha of every position to `scores`, unless these are None.
 
-        Return the largest logit and the sum of exponentials of each row, or None if `out` is given and no row is long.
+        Returns the largest logit and the sum of exponentials of each row, or None if `out` is given and no row is long.
         """
         graph, heads, rows = self.graph, self.num_heads, self.rows_by_destination
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
@@ -261,7 +261,7 @@ class _Attention:
     # ---- derivatives
 
     def aggregate(self, records: Any, out: Any) -> None:
-        """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, from the result of `records`."""
+        """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, computed from the result of `records`."""
         rows, width = self.rows_by_destination, out.shape[1]
         lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
         self._launch(
@@ -294,9 +294,9 @@ class _Attention:
             self._launch("reduce_long_rows", (), grid, block=(32, 8), real=self.storage, **long_rows, **parts)
 
     def records(self, g: Any) -> Any:
-        """Return the records of kernel gat_backward, (P, H, 2) or, for second order, (P, H, 4); g may be None.
+        """Return the records of kernel gat_backward, of shape (P, H, 2), or (P, H, 4) in bwd2; g may be None.
 
-        The sums of each destination's records and the gradient of its embedding are also written if requested.
+        If requested, also write the sums of the records of each destination and the gradient of its embedding.
         """
         graph, heads, rows, orders = self.graph, self.num_heads, self.rows_by_destination, 2 if self.second else 1
         records = self.empty(graph.num_positions, heads, 2 * orders)
@@ -340,13 +340,13 @@ class _Attention:
 
     @lazy
     def list_positions(self) -> list[Rows]:
-        """Positions by source, by destination and, with edge features, by edge row."""
+        """Positions grouped by source, by destination and, if there are edge features, by edge row."""
         kinds = (sums.by_source, sums.by_destination, sums.by_row)
         return [of(self.graph) for of, array in zip(kinds, self.inputs[:3], strict=True) if array is not None]
 
     @property
     def _counts(self) -> list[int]:
-        """Numbers of sources, destinations and rows of edge arrays."""
+        """Numbers of sources, destinations and edge rows."""
         return ([of.num_rows for of in self.list_positions] + [0])[:3]
 
     @lazy
@@ -391,7 +391,7 @@ class _Attention:
             sums.clear_unused(self.graph, out)
 
     def _target(self, k: int, rows: Rows, out: Any, totals: Any) -> _RowGradient:
-        """Return the arrays for the gradient of embedding k, sums of records, and parts of long rows."""
+        """Return the arrays for the gradient of embedding k, for sums of records, and for parts of long rows."""
         overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
         sums_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
         a, a_dot = self._select_weights(k)
@@ -441,6 +441,6 @@ class _Attention:
         real: Any = None,
         **arguments: Any,
     ) -> None:
-        """Launch a kernel instance for `real` (default: the dtype of scores) and the graph's index dtype."""
+        """Launch the kernel instance for `real` (default: the dtype of scores) and the index dtype of the graph."""
         types = (self.dtype if real is None else real, self.graph.offsets.dtype, *options)
         self.kernels.launch(kernel, types, grid, block, **arguments)

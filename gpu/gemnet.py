@@ -1,23 +1,23 @@
-"""GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays and NumPy arrays (gpu-host).
+"""GemNet-OC's efficient bilinear layer in the gpu backends: the same code runs on CuPy arrays and NumPy arrays.
 
-Lists of triplets are not padded. A warp processes each unit of triplets or edges (see gemnet_units.py), with the small
-matrices of an edge in registers; only the last matrix product runs over blocks of units. With R = rad_W1::
+Lists of triplets are not padded. A warp processes each unit of triplets or edges (see gemnet_units.py) and keeps the
+small matrices of an edge in registers; only the last matrix product runs over blocks of units. With R = rad_W1::
 
     B_e[s, n] = sum over t of e of sph[t, s] m[t, n]    P[c, n] = sum over the unit's e and s of R_e[c, s] B_e[s, n]
     m_ca = sum over the output's units of P W^T
 
-The derivatives of both orders share their code. Names ending in _dot are derivatives along the cotangents gg_, with
-B_dot = sum sph_dot m + sph m_dot, P_dot = R_dot B + R B_dot, and with Q = g W, Q_dot = g W_dot of each unit::
+First and second derivatives share their code. Names ending in _dot denote derivatives along the cotangents gg_:
+B_dot = sum sph_dot m + sph m_dot, P_dot = R_dot B + R B_dot, and for each unit Q = g W, Q_dot = g W_dot::
 
     grad_m_ca = P_dot W^T + P W_dot^T                       weight = g^T P_dot      rad_W1 = Q_dot B^T + Q B_dot^T
     G_dot = R^T Q_dot + R_dot^T Q, G = R^T Q (g_rows)       sph = G_dot m + G m_dot   m = G_dot sph + G sph_dot
 
-The first order follows with R_dot = R in P_dot and W_dot = W in Q_dot, and without Q and all other dotted terms. Values
-that no triplet reads, even NaN, have no effect: units without triplets are skipped, and rows of the products are
+First derivatives use R_dot = R in P_dot and W_dot = W in Q_dot, and omit Q and all other dotted terms. Values that no
+triplet reads, even NaN, have no effect: units without triplets are skipped, and only the rows of other units are
 selected.
 
-`basis_embedding` is the matrix product R = rad_basis W. With a spherical basis, R is computed for one block of units
-after another, and then out[t] = R_e sph[t]; the gradient of R is H = sum over the unit's t of g[t] sph[t]^T.
+`basis_embedding` is the matrix product R = rad_basis W. With a spherical basis, R is computed block by block, and then
+out[t] = R_e sph[t]; the gradient of R is H = sum over the unit's t of g[t] sph[t]^T.
 """
 
 import math
@@ -61,7 +61,7 @@ basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_
 def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
     """Write the product of rad_basis and `matrix` (the weight if `in_order`, else its transpose) or its derivatives.
 
-    The product is bilinear; in the second order, each factor in turn is replaced by its cotangent.
+    The product is bilinear; for second derivatives, each factor in turn is replaced by its cotangent.
     """
     kernels, fields, g, rad = call.kernels, call.fields, _flat(call.grad), call.inputs.rad_basis
     if call.output is not None:
@@ -82,7 +82,7 @@ def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> No
 def _triplets(call: Call) -> None:
     """Compute rad_W1[t] = R_e sph_basis[t] or its derivatives; see `trigraph.basis_embedding_fwd`.
 
-    Gradients: sph_basis = R_e^T g[t], rad_basis = H W^T, weight = rad_basis^T H; second order by polarisation.
+    Gradients: sph_basis = R_e^T g[t], rad_basis = H W^T, weight = rad_basis^T H; bwd2 by polarisation.
     """
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
@@ -129,7 +129,7 @@ class _Embedding:
             units.collect(partial, fields["rad_basis"])
 
     def _product(self, pairs: Sequence[Pair], count: int) -> Any:
-        """Return the sum of the products of all pairs, with a row for each unit; None if every product is zero."""
+        """Return the sum of the products of all pairs, one row per unit, or None if every product is zero."""
         if not drop_none(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
@@ -215,7 +215,7 @@ class _Bilinear:
         self.interm, self.spherical, self.emb_in = (call.sizes[n] for n in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
         self.tile = RegisterTile.for_matrices(self.spherical, self.emb_in, self.inputs.weight.dtype)
-        # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
+        # Several units may share the triplets of an edge; each then computes its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 
     def write_fields(self) -> None:
@@ -248,7 +248,7 @@ class _Bilinear:
             sums.gather(self.kernels, by_triplet, members(self.idx_in), m)
 
     def _products(self, first: int, count: int, dot: bool) -> Any:
-        """Return P of a block of units, or its derivative."""
+        """Return P, or its derivative, for a block of units."""
         tiles = cover(self.interm, INTERM) * cover(self.emb_in, WARP * self.tile.cols)
         p = self.kernels.empty(count, self.interm * self.emb_in)
         arguments = self._arguments(first, dot) | self._second("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
@@ -256,7 +256,7 @@ class _Bilinear:
         return p
 
     def _gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
-        """Write the gradients of rad_W1, sph and m, the last one by triplet."""
+        """Write the gradients of rad_W1 and sph, and the terms of each triplet in the gradient of m."""
         weights = self._second("q", self.inputs.weight, self.dots.weight, self.second)
         q = {name: None if w is None else self.kernels.matmul(g, w) for name, w in weights.items()}
         arguments = self._arguments(first, True) | q
@@ -270,7 +270,7 @@ class _Bilinear:
 
     @staticmethod
     def _second(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
-        """Return kernel arguments of a factor and its derivative; the first order passes the factor as derivative."""
+        """Return kernel arguments for a factor and its derivative; bwd passes the factor as the derivative."""
         return {name: value, f"{name}_dot": dot} if second else {name: None, f"{name}_dot": value}
 
     def _arguments(self, first: int, dot: bool) -> dict[str, Any]:
@@ -290,6 +290,6 @@ class _Bilinear:
 
     @lazy  # depends only on the arguments of this call
     def _levels(self) -> int:
-        """Bytes of a three-level summation tree, or 0 if no edge has more triplets than a kernel adds in order."""
+        """Bytes of a three-level summation tree, or 0 if no edge has more triplets than a kernel adds in sequence."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

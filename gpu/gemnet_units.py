@@ -1,7 +1,7 @@
-"""Units of work of GemNet-OC's kernels, and the matrix products around them.
+"""Units of work for the kernels of GemNet-OC, and matrix products used with these kernels.
 
 A unit is an edge with its triplets, or a piece of an edge with at most PART_SIZE triplets (see sums.py). If edges are
-summed into atoms, a unit is an atom with its edges, or a piece of an atom; each edge then has all its triplets.
+summed into atoms, a unit is an atom with its edges, or a piece of an atom, which contains all triplets of its edges.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Pair = tuple[Any, Any]
 
 
 class RegisterTile(NamedTuple):
-    """Rows and columns of a matrix that a lane has in registers (see kernels/gemnet.cu)."""
+    """Rows and columns of a matrix that a lane keeps in registers (see kernels/gemnet.cu)."""
 
     rows: int
     cols: int
@@ -56,13 +56,13 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
 
 
 def members(segments: Any) -> Rows:
-    """Return the members of `Segments` by segment; a segment with more than PART_SIZE members is cut."""
+    """Return the members of `Segments` grouped by segment; segments with more than PART_SIZE members are cut."""
     long = segments.long_rows("offsets") if segments.max_size > PART_SIZE else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 
 class Units:
-    """Units of a call: pieces of the triplets of each edge, or of the edges of each atom."""
+    """Units of one call: pieces of the triplets of each edge, or of the edges of each atom."""
 
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
         self.kernels = kernels
@@ -77,12 +77,12 @@ class Units:
         self.order = _order(triplets)
 
     def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
-        """Yield the first unit, the number of units and their slice for each block with bounded workspace."""
+        """Yield the first unit, the number of units and their slice for each block; blocks bound the workspace."""
         for first, count in sums.blocks(self.count, bytes_per_unit):
             yield first, count, slice(first, first + count)
 
     def spread(self, values: Any) -> Any:
-        """Return the row of `values` for each unit, zero for a unit without triplets; return None for None."""
+        """Return the row of `values` for each unit, or zeros for units without triplets; None remains None."""
         if values is None:
             return None
         out = self.kernels.empty(self.count, values.shape[1])
@@ -90,7 +90,7 @@ class Units:
         return out
 
     def partial(self, out: Any) -> Any:
-        """Return an array with a row for each unit, which `collect` sums into `out`; return None for None."""
+        """Return an array with one row per unit, which `collect` sums into `out`; None remains None."""
         return self.kernels.empty(self.count, out.shape[1]) if self.cut and out is not None else out
 
     def collect(self, partial: Any, out: Any) -> None:
@@ -112,5 +112,5 @@ class Units:
 
 
 def _order(segments: Any) -> Any:
-    """Return the order of the members by segment; None if they are already sorted."""
+    """Return the permutation that sorts members by segment, or None if they are already sorted."""
     return None if segments is None or segments.is_sorted else segments.order

@@ -1,6 +1,6 @@
-"""Graph neural operator, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+"""Graph neural operator in the gpu backends: the same code runs on CuPy arrays (device) and NumPy arrays (gpu-host).
 
-Per edge z = U xi + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
+For each edge, z = U xi + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; for each destination,
 message_i = sum over e into i of K_e h_src(e). Packed parameters are the rows of a (d + 1, H) matrix, U^ = U | b_u, then
 of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fastest; their factors are xi^ = [xi, 1] and
 a^ = [a, 1].
@@ -11,9 +11,9 @@ sums the moments T of pieces (at most PART_SIZE in-edges of one destination, see
     T[k, f] = sum_e a^_e[k] h_src(e)[f]      message_i = sum over i's pieces of T V^
 
 A block of threads computes 16 hidden units and 32 features of T for a few pieces in shared memory, multiplies them by
-the same part of V^, and goes on to the next part. Neither T nor Q (below) is ever stored in global memory.
+the matching part of V^, and continues with the next part. Neither T nor Q (below) is stored in global memory.
 
-Both orders of derivatives share their code. Names ending in _dot are derivatives along the cotangents gg_: h_dot,
+First and second derivatives share their code. Names ending in _dot denote derivatives along the cotangents gg_: h_dot,
 xi_dot, and U_dot and V^_dot from gg_params. With a_dot = U xi_dot + U_dot xi + b_u_dot where z is active, and
 Q = g V^^T, Q_dot = g V^_dot^T of each piece::
 
@@ -22,9 +22,9 @@ Q = g V^^T, Q_dot = g V^_dot^T of each piece::
     s_dot = Q_dot h + Q h_dot, s = Q h (where active)
     coords = U^T s_dot + U_dot^T s           U^: sum s_dot xi^^T + s xi_dot^T
 
-The first order follows with h_dot = h, V^_dot = V^ and without the products of Q, a_dot and s. Three kernels compute
-everything: `gno_message` the sums of T V^, `gno_grad_v` the sums of T^T g, and `gno_grad_edges` the terms with Q or
-Q_dot. The second order launches these kernels once for each term and adds the results.
+First derivatives use h_dot = h and V^_dot = V^, and omit the products of Q, a_dot and s. There are three kernels:
+`gno_message` computes the sums of T V^, `gno_grad_v` the sums of T^T g, and `gno_grad_edges` the terms with Q or Q_dot.
+bwd2 launches these kernels once for each term and adds the results.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
 from trigraph.table.constants import THREADS
 
-# In-degree for which lanes are chosen, the same for every graph, so that a node's sum depends only on its own edges.
+# In-degree for which lanes are chosen, the same for all graphs, so that the sum of a node depends only on its edges.
 USUAL_DEGREE = 16
 
 
@@ -77,7 +77,7 @@ def gno_kernel_bwd(call: Call) -> None:
 
 
 def gno_kernel_bwd2(call: Call) -> None:
-    """Compute the second order of `gno_kernel`; see `trigraph.gno_kernel_bwd2`.
+    """Compute second derivatives of `gno_kernel`; see `trigraph.gno_kernel_bwd2`.
 
     grad_kernel = [V, V_dot] [a_dot, a^]; coords = [U_dot, U]^T [s, s_dot]; U^ = s_dot xi^^T + s xi_dot^T; V = g a_dot^T
     """
@@ -184,7 +184,8 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
 class _Pass(NamedTuple):
     """Arguments of one launch of kernel gno_grad_edges; None means zero.
 
-    Q uses V^ of `params`. The gradient of the features gets Q a_dot if `dot` is True, Q a^ if False, nothing if None.
+        Q uses V^ of `params`. If `dot` is True, Q a_dot is added to the gradient of the features; if False, Q a^.
+
     s = Q h contributes to the gradient of coords by U of `weights`, of U^ by `xi`, and of b_u if `bias` is True.
     """
 
@@ -280,7 +281,7 @@ class _Message:
         return out
 
     def _launch(self, kernel: str, blocks: int, /, **arguments: Any) -> None:
-        """Launch a kernel with `arguments` and the arguments that all three kernels share."""
+        """Launch a kernel with `arguments` and the arguments common to all three kernels."""
         arguments |= {"network": self.net.argument, "partition": self.pieces.partition}
         arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
         arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}
@@ -303,7 +304,7 @@ class _Arrays(NamedTuple):
 
 
 class _Network:
-    """Coordinates, packed parameters (rows of U^, then rows of V^), and their cotangents in second order."""
+    """Coordinates, packed parameters (rows of U^, then rows of V^), and in bwd2 their cotangents."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.fields = call.kernels, call.fields
@@ -331,7 +332,7 @@ class _Network:
         return self.v_hat(params)[:-1]
 
     def total(self, part: Callable[[Any], Any], outer: int = 1) -> Total:
-        """Return the `Total` for a part of the gradient of the parameters, without a target if not requested."""
+        """Return the `Total` for a part of the gradient of the parameters, without a target if it is not requested."""
         return Total(self.kernels, part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
@@ -392,7 +393,7 @@ def _to_sources(call: Call, kernel: Any) -> None:
 
 
 def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: Any, axes: _Axes, out: Any) -> None:
-    """Launch gno_contract; `others` has the row of the second factor for each position."""
+    """Launch gno_contract; `others` contains the row of the second factor for each position."""
     given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if not given or rows.num_positions == 0:
         out.fill(0)

@@ -1,7 +1,7 @@
 """The template instances of every kernel, which NVRTC and the host build compile.
 
 Names are C++ name expressions such as ``gno_hidden<float>``. This module uses only the standard library, because meson
-reads it before NumPy is installed.
+runs it before NumPy is installed.
 """
 
 import os
@@ -14,7 +14,7 @@ STORAGE = (*FLOATS, "float16", "bfloat16")  # half-precision types of kernels/ga
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
 
-#: NumPy dtype name -> the C++ type of a template argument (and of a kernel's parameters).
+#: C++ types of template arguments and kernel parameters, by NumPy dtype name.
 C_TYPES = {
     "float32": "float",
     "float64": "double",
@@ -31,7 +31,7 @@ def instance(kernel: str, types: tuple[str, ...]) -> str:
 
 
 def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the instances of a kernel template for every combination of its arguments' choices.
+    """Return the instances of a kernel template for all combinations of template arguments.
 
     >>> expand("gno_aggregate_fwd", ("float",), ("int", "long long"))
     ('gno_aggregate_fwd<float, int>', 'gno_aggregate_fwd<float, long long>')
@@ -40,21 +40,21 @@ def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
-    """Return the types among the template arguments of an instance, and its number of degrees, or ""."""
+    """Return the types among the template arguments of an instance, and its number of degrees ("" if none)."""
     kernel, _, inside = name.removesuffix(">").partition("<")
     arguments = inside.split(", ") if inside else []
     degrees = arguments[-1] if kernel in SLOW else ""
     return frozenset(arguments) & frozenset(C_TYPES.values()), degrees
 
 
-#: The environment variable that makes float32 kernels multiply on tensor cores: 1, or 0 (the default).
+#: The environment variable that selects tensor cores for float32 kernels: 1, or 0 (the default).
 TENSOR_VARIABLE = "TRIGRAPH_TENSOR_CORES"
-#: Suffix of tensor-core kernels. Each has the parameters of the kernel without the suffix, which other dtypes use.
+#: Suffix of tensor-core kernels, whose parameters are the same as without the suffix; other dtypes use the latter.
 TENSOR = "_tensor"
 
 
 def uses_tensor_cores() -> bool:
-    """Return whether float32 kernels multiply on tensor cores (kernels/tensor.cuh), as the environment currently says.
+    """Return whether the environment variable selects tensor cores (kernels/tensor.cuh) for float32 kernels.
 
     No cache depends on this choice, because kernels for tensor cores have separate names.
     """
@@ -66,7 +66,7 @@ def uses_tensor_cores() -> bool:
 
 @contextmanager
 def switching_tensor_cores(on: bool) -> Iterator[None]:
-    """Switch tensor cores on or off in the whole process, for verification."""
+    """Return a context that switches tensor cores on or off in the whole process, for verification."""
     before = os.environ.get(TENSOR_VARIABLE)
     os.environ[TENSOR_VARIABLE] = str(int(on))
     try:
@@ -79,7 +79,7 @@ def switching_tensor_cores(on: bool) -> Iterator[None]:
 
 
 def may_run(name: str) -> bool:
-    """Return whether calls may launch an instance; instances for tensor cores need tensor cores to be switched on."""
+    """Return whether calls may launch an instance; tensor-core instances are launched only if tensor cores are on."""
     return uses_tensor_cores() or not name.partition("<")[0].endswith(TENSOR)
 
 
@@ -128,7 +128,7 @@ PRODUCTS = (
     ),
 )
 
-#: Family (the name of its ``kernels/*.cu`` file) -> its instances.
+#: Instances by family, which is the name of its ``kernels/*.cu`` file.
 INSTANCES: dict[str, tuple[str, ...]] = {
     "dimenet": (
         *expand("dimenet_radial", FLOATS),
@@ -138,7 +138,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
         *expand("dimenet_transpose", FLOATS),
-        # For up to 8 degrees of spherical harmonics; 7, the usual number, has separate float32 instances.
+        # For up to 8 degrees of spherical harmonics; there are separate float32 instances for 7, the usual number.
         *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), ("8",)),
         *expand("dimenet_out_edges", ("float",), INDICES, ("0", "1", "2"), ("7",)),
         *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
@@ -182,7 +182,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("sum_rows", FLOATS),
         *PRODUCTS,
         *expand("gemnet_select", FLOATS, INDICES),
-        # The rows and columns that a lane has in registers (RegisterTile in gemnet_units.py).
+        # The rows and columns that a lane keeps in registers (RegisterTile in gemnet_units.py).
         *(
             instance(f"gemnet_{kernel}", (real, index, rows, cols))
             for kernel in ("products", "radial", "triplets", "embed", "outer")

@@ -1,16 +1,16 @@
 """One interface for kernel launches on a device and on the CPU.
 
-A backend function gets the runtime of its arrays from :func:`runtime` and launches kernels through it; the same code
+A backend function obtains the runtime of its arrays from :func:`runtime` and uses it to launch kernels. The same code
 runs on a device and on the CPU::
 
     place = runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
     place.launch("gno", "multiply", (a.dtype, 64), (blocks,), (128,), left=a, right=b, num_rows=len(a), ..., out=kernel)
 
-Arguments are passed by the names of the kernel's parameters, so that two arguments cannot be swapped by mistake. A
-struct is passed as a NamedTuple with the names of its members.
+Arguments are passed by parameter name, so that two arguments cannot be swapped by mistake. A struct is passed as a
+NamedTuple whose fields are named like its members.
 
-On a device, NVRTC compiles each kernel instance at its first use, and a cache on disk stores it. Launches use the
+On a device, NVRTC compiles each kernel instance at its first use, and a disk cache stores the result. Launches use the
 caller's current stream and do not synchronize. On the CPU (``gpu-host``), the same source, built by ``gpu/host``, runs
 in the calling thread.
 """
@@ -42,7 +42,7 @@ Extents = Sequence[int]
 
 ORDERS = ("forward", "reverse", "random")
 
-AHEAD = True  # whether the first launch starts the compilation of all kernels for a call
+AHEAD = True  # whether the first launch starts compiling all kernels that the call needs
 
 _NULL = np.uintp(0)  # every version of CuPy passes this as a null pointer
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory per block without an opt-in
@@ -50,7 +50,7 @@ _DTYPES = {c_type: name for name, c_type in C_TYPES.items()} | {"bool": "bool"}
 
 
 def _dtype(c_type: str) -> np.dtype[Any]:
-    """Return the dtype of a C++ type; bfloat16 gives the dtype of ml_dtypes, or a placeholder without that package."""
+    """Return the dtype of a C++ type; for bfloat16, the dtype of ml_dtypes or, without that package, a placeholder."""
     if c_type != "bfloat16":
         return np.dtype(_DTYPES[c_type])
     if importlib.util.find_spec("ml_dtypes") is None:
@@ -63,10 +63,10 @@ class KernelError(RuntimeError):
     """The CPU version of a kernel found undefined behaviour (deadlock, absent lane, race, ...)."""
 
 
-#: Exception of a launch on the CPU, by the status that ``cuda_host_launch`` returns.
+#: Exceptions raised by launches on the CPU, by the status that ``cuda_host_launch`` returns.
 _ERRORS: dict[int, type[Exception]] = {1: ValueError, 2: KernelError, 3: MemoryError}
 
-# One launch at a time, because the threads and shared arrays of a library are global.
+# Launches must not overlap, because the threads and shared arrays of a library are global.
 _HOST_LOCK = Lock()
 _DEVICE_LOCK = Lock()
 
@@ -93,14 +93,14 @@ class Runtime(ABC):
     ) -> None:
         """Launch one kernel: a ``__global__`` function of ``kernels/<family>.cu``.
 
-        Template arguments are dtypes, and integers for value parameters. Grid and block have one to three extents; a
-        grid with an extent of 0, for empty input, launches nothing. Arguments are named like the kernel's parameters:
-        C-contiguous arrays of this runtime or ``None`` for a null pointer, NumPy scalars of the parameters' types or
-        Python integers, and for a struct a NamedTuple whose fields are its members, in their order.
+        Template arguments are dtypes or integers. Grid and block have one to three extents; a grid
+        with an extent of 0, for empty input, launches nothing. Arguments, which are named like the kernel's parameters,
+        are C-contiguous arrays of this runtime, ``None`` for a null pointer, NumPy scalars of the parameter's type,
+        Python integers, or, for a struct, a NamedTuple of its members in order.
 
         Raises TypeError or ValueError if an argument is missing or unknown, its type differs from the parameter's type,
-        an array is not contiguous, or the kernel has no such instance; KernelError, on the CPU, if the kernel has an
-        error; and MemoryError (on a device, CuPy's ``OutOfMemoryError``) if memory runs out. Results are then
+        an array is not contiguous, or the kernel has no such instance; KernelError, on the CPU, if the kernel contains
+        an error; and MemoryError (on a device, CuPy's ``OutOfMemoryError``) if memory runs out. Results are then
         incomplete, but the next call works.
         """
         if math.prod(grid) > 0:
@@ -153,7 +153,7 @@ class _Argument(ctypes.Structure):
 
 
 def _instance(instances: Mapping[str, Any], family: str, name: str) -> Any:
-    """Return the entry of an instance; raise ValueError for an unknown name."""
+    """Return the entry of an instance. Raises ValueError for an unknown name."""
     if name not in instances:
         raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
     return instances[name]
@@ -168,7 +168,7 @@ class _Parameter(NamedTuple):
 
 
 def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
-    """Parse a library's description of a kernel: ``"const float*,{int,double}"`` and ``"coords,sizes.n,sizes.x"``."""
+    """Parse types and names of parameters, such as ``"const float*,{int,double}"`` and ``"coords,sizes.n,sizes.x"``."""
     types = re.sub("[{}]", "", signature).split(",") if signature else []
     return tuple(
         _Parameter(
@@ -183,20 +183,20 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
 
 
 class Layout:
-    """The parameters of a kernel instance: their names for a caller, and their order for a launch."""
+    """The parameters of a kernel instance, accepted by name and passed in order."""
 
     def __init__(self, kernel: str, signature: str, names: str) -> None:
         self.kernel, self.flat = kernel, _parameters(signature, names)
-        # Names of the members by parameter, in order; empty for a parameter that is not a struct.
+        # For each parameter, the names of its members in order; empty unless it is a struct.
         self._members: dict[str, tuple[str, ...]] = {}
         for parameter in self.flat:
             name, _, member = parameter.name.partition(".")
             self._members[name] = (*self._members.get(name, ()), member) if member else ()
-        # For each integer parameter, the scalar type to which a Python integer is converted; None for the others.
+        # Scalar type to which Python integers are converted, for each integer parameter; None for other parameters.
         self._integers = [None if p.is_pointer or p.dtype.kind != "i" else p.dtype.type for p in self.flat]
 
     def order_arguments(self, arguments: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments in the kernel's order, with structs flattened; raise TypeError for a wrong name."""
+        """Return the arguments in parameter order, with structs flattened. Raises TypeError for a wrong name."""
         if arguments.keys() != self._members.keys():
             missing, unknown = self._members.keys() - arguments.keys(), arguments.keys() - self._members.keys()
             sets = (("missing", missing), ("unknown", unknown))
@@ -217,7 +217,7 @@ class Layout:
 
 
 def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
-    """Return the argument ranges and dtypes of structs, the last one first."""
+    """Return the argument range and dtype of each struct, starting with the last."""
     structs, first = [], 0
     for parameter in re.findall(r"\{.*?\}|[^,]+", signature):
         types = parameter.strip("{}").split(",")
@@ -229,12 +229,12 @@ def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
 
 
 def _struct(dtype: np.dtype[Any], members: Sequence[Any]) -> Any:
-    """Pack the members of a struct, arrays as addresses, into a 0-d array, which CuPy passes by value."""
+    """Pack the members of a struct (arrays as addresses) into a 0-d array, which CuPy passes by value."""
     return np.array(tuple(getattr(member.data, "ptr", member) for member in members), dtype)
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    """Load a library; raise MemoryError if the dynamic linker fails to allocate memory."""
+    """Load a library. Raises MemoryError if the dynamic linker fails to allocate memory."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -253,7 +253,7 @@ def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
 
 
 class HostLibrary:
-    """A shared library built by ``gpu/host`` with the kernels of one family for the CPU."""
+    """A shared library, built by ``gpu/host``, that contains the kernels of one family for the CPU."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -271,7 +271,7 @@ class HostLibrary:
     def launch(
         self, name: str, grid: Extents, block: Extents, values: Sequence[Any], shared_mem: int, order: str, seed: int
     ) -> None:
-        """Run the kernel instance called `name` with the values of `Layout.order_arguments`; see `Runtime.launch`."""
+        """Run the kernel instance called `name` with values from `Layout.order_arguments`; see `Runtime.launch`."""
         number, layout = _instance(self._kernels, self.family, name)
         _check_arguments(layout, values, np.ndarray)
         pairs = zip(layout.flat, values, strict=True)
@@ -295,7 +295,7 @@ class HostLibrary:
         raise _ERRORS[status](text)
 
     def _with_lines(self, message: str) -> str:
-        """Replace the code addresses in a message of the race build (``{0x1234}``) by source lines."""
+        """Replace code addresses (``{0x1234}``) in a message of the race build by source lines."""
 
         def line(match: re.Match[str]) -> str:
             addr2line = shutil.which("addr2line")
@@ -310,7 +310,7 @@ class HostLibrary:
 
 
 def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) -> None:
-    """Check the types of ordered arguments against a kernel's parameters; `array` is the class of arrays."""
+    """Check that ordered arguments match the types of the parameters; `array` is the array class."""
     for parameter, value in zip(layout.flat, values, strict=True):
         if parameter.is_pointer and value is None:
             continue
@@ -323,7 +323,7 @@ def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) ->
 
 
 def _pack(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
-    """Convert an argument for the library; raise ValueError for a misaligned array or a read-only output."""
+    """Convert an argument for the library. Raises ValueError for a misaligned array or a read-only output."""
     what = f"{kernel}: argument {parameter.name}"
     if value is None:
         return _Argument(0, 0, 1)
@@ -344,7 +344,7 @@ def _c_type(value: Any) -> str:
 
 
 def installed(family: str) -> str:
-    """Return the path of a family's library for the CPU; raise ImportError if this build has none."""
+    """Return the path of the CPU library of a family. Raises ImportError if this build does not contain it."""
     module = f"trigraph.gpu._host_{family}"
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
@@ -360,12 +360,12 @@ class HostRuntime(Runtime):
     xp = np
 
     def __init__(self) -> None:
-        self.libraries: dict[str, HostLibrary] = {}  # by family; `library` adds the installed ones
+        self.libraries: dict[str, HostLibrary] = {}  # by family; `library` adds installed libraries
         self.order = "forward"
         self.seed = 0
 
     def library(self, family: str) -> HostLibrary:
-        """Return the library of a kernel family, by default the installed one."""
+        """Return the library of a kernel family: the installed one unless it has been replaced."""
         if family not in self.libraries:
             self.libraries[family] = HostLibrary(installed(family))
         return self.libraries[family]
@@ -380,7 +380,7 @@ class HostRuntime(Runtime):
         arguments: Mapping[str, Any],
         shared_mem: int,
     ) -> None:
-        """Run a kernel and return when it has finished."""
+        """Run a kernel synchronously."""
         name, library = instance_name(kernel, types), self.library(family)
         values = library.layout(name).order_arguments(arguments)
         library.launch(name, grid, block, values, shared_mem, self.order, self.seed)
@@ -390,10 +390,10 @@ class HostRuntime(Runtime):
 def using_host_library(
     path: str | os.PathLike[str] | HostLibrary, order: str = "forward", seed: int = 0
 ) -> Iterator[HostLibrary]:
-    """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
+    """Return a context that runs the kernels of a family from another build (asan, race) or in another order.
 
-    The build replaces its family's library. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed); it
-    applies to blocks and to runnable threads, and does not change the results of a correct kernel. The replacement
+    The build replaces the library of its family. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed);
+    it applies to blocks and runnable threads, and does not change the results of a correct kernel. The replacement
     affects the whole process and is meant for tests.
     """
     if order not in ORDERS:
@@ -415,7 +415,7 @@ _HOST = HostRuntime()
 
 @functools.cache  # depends only on the installed file
 def _read_build_parameters() -> dict[str, dict[str, tuple[str, str]]]:
-    """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
+    """Return the parameters of every instance, as recorded by the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -430,9 +430,8 @@ class DeviceRuntime(Runtime):
 
         self.xp = cupy
         self.cache = Cache(cupy)
-        # A function, its layout and its structs depend on the device, the installed sources, the kernel and its
-        # template arguments. The key has all of these except the sources, which do not change. Functions live as long
-        # as the context of the device.
+        # Functions with their layouts and structs, by device, kernel and template arguments. They also depend on the
+        # installed sources, which do not change. Functions exist as long as the context of the device.
         self._functions: dict[tuple[Any, ...], Any] = {}
 
     def _launch(

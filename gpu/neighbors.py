@@ -1,10 +1,10 @@
 """Neighbour search on the device with a fixed capacity, by the kernels in kernels/neighbors.cuh.
 
-Between these functions the caller (`CapacitySearch`) sorts the atoms by bin and sums the counts. `batch` is int64,
+Between calls of these functions, `CapacitySearch` sorts the atoms by bin and sums the counts. `batch` is int64,
 `frames` is float64 (num_structures, NEIGHBOR_FRAME), and the other arrays are int32: bins and refused (num_atoms,),
 crossed (num_atoms, 3), counts (num_atoms, NEIGHBOR_LANES), and edges (5, most_edges): source, destination and shifts.
 
-No library's search on a device fits: vesin makes the host wait for the number of pairs, and nvalchemi-toolkit-ops
+No library is suitable: on a device, vesin makes the host wait for the number of pairs, and nvalchemi-toolkit-ops
 returns pairs in an order that differs between calls.
 """
 
@@ -22,9 +22,9 @@ _FAMILY = "dimenet"  # the kernel family of the potentials
 def bin_atoms(
     pos: Any, cells: Any, periodic: Any, batch: Any, offsets: Any, members: Any, cutoff: float, outputs: Any
 ) -> None:
-    """Write each structure's frame, and each atom's bin, offset from its cell (in cells), and whether it is refused.
+    """Write the frame of each structure, and for each atom its bin, its offset in cells, and whether it is refused.
 
-    `periodic` has shape (num_structures, 3). Atoms of the structures from num_structures on are ghosts.
+    `periodic` has shape (num_structures, 3). Atoms whose structure number is num_structures or above are ghosts.
     """
     frames, bins, crossed, refused = outputs
     kernels, types = Kernels(_FAMILY, pos), (pos.dtype, offsets.dtype)
@@ -32,7 +32,7 @@ def bin_atoms(
         "neighbor_frames", types, (len(periodic),), (THREADS,), pos=pos, cells=cells, periodic=periodic,
         offsets=offsets, members=members, cutoff=np.float64(cutoff), frames=frames,
     )  # fmt: skip
-    # Along directions without period, half of the limit of the CPU's search, which uses other axes.
+    # Half of the limit of the CPU search along nonperiodic directions, because that search uses different axes.
     limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MOST_CUTOFFS / 2)
     kernels.launch(
         "neighbor_bins", types, (cover(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,
@@ -54,7 +54,7 @@ def find_pairs(
     fits: Any = None,
     edges: Any = None,
 ) -> None:
-    """Count the neighbours that each thread of an atom finds, stopping above `most`, or write edges to the neighbours.
+    """Count the neighbours that each thread of an atom finds (at most `most` + 1), or write edges to the neighbours.
 
     `atoms` is (frames, bins, crossed); `bins` is (order, starts): the atoms sorted by bin, and the start of each bin.
     Edges are written, in any order, if `ends` (cumulative sums of the counts, int64) is given and `fits` is true.

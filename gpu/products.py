@@ -1,6 +1,6 @@
 """Products left^T right of two matrices, summed over rows by the kernels of kernels/products.cuh.
 
-A library adds the terms of all rows one by one; these kernels limit a chain of additions to 16 terms.
+A library would add the terms of all rows in one chain; these kernels limit chains of additions to 16 terms.
 """
 
 from typing import Any, NamedTuple
@@ -39,12 +39,12 @@ class Columns(NamedTuple):
     width: int
 
 
-# Rows and columns of a tile of product_tiles (for wide float32 matrices), by maximum width of the left matrix.
+# Rows and columns of the tiles of product_tiles (for wide float32 matrices), by maximum width of the left matrix.
 TILES = {32: (32, 128), 64: (64, 128), 128: (128, 64)}
 
 
 def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
-    """Return left^T right for chunks of ROWS rows, shape (chunks, left columns, right columns)."""
+    """Return left^T right for chunks of ROWS rows, with shape (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
     out = kernels.xp.empty((cover(num_rows, ROWS), left.width, right.width), left.matrix.dtype)

@@ -13,12 +13,12 @@ ACCESS = 16  # bytes that a lane reads at a time if address and row size are mul
 
 
 def is_wide(width: int, dtype: Any) -> bool:
-    """Return whether lanes read ACCESS bytes at a time. This and the order of sums depend only on the row size."""
+    """Return whether lanes read ACCESS bytes at a time; like the order of sums, this depends only on the row size."""
     return bool(width * dtype.itemsize % ACCESS == 0)
 
 
 def align(array: Any) -> Any:
-    """Return the array, or a copy if its address is not a multiple of ACCESS; return None for None."""
+    """Return the array, or a copy if its address is not a multiple of ACCESS; None remains None."""
     return array if array is None or is_aligned(array) else array.copy()
 
 
@@ -29,16 +29,16 @@ def is_aligned(array: Any) -> bool:
 
 
 class Lanes(NamedTuple):
-    """Numbers of lanes of a group along columns and along positions of a piece, as exponents of two."""
+    """Numbers of lanes of a group along the columns and positions of a piece, as exponents of two."""
 
     column_bits: int
     position_bits: int
 
     @classmethod
     def for_width(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> "Lanes":
-        """Return lanes for rows of `width` columns, at most a warp; each lane has `elements` columns.
+        """Return lanes, at most a warp, for rows of `width` columns; each lane processes `elements` columns.
 
-        Lanes and thus the order of sums do not depend on the graph; 8 lanes along positions suit degrees from 8 to 100.
+        Lanes, and thus the order of sums, do not depend on the graph; 8 lanes along positions suit degrees of 8 to 100.
         """
         column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
         return cls(column_bits, min(position_bits, WARP_BITS - column_bits))
@@ -62,7 +62,7 @@ class HeadLanes(NamedTuple):
 
     @classmethod
     def for_heads(cls, num_heads: int, dim_head: int, elements: int) -> "HeadLanes":
-        """Return lanes, at most a warp; like `Lanes`, they do not depend on the graph."""
+        """Return lanes, at most a warp, which do not depend on the graph (see `Lanes.for_width`)."""
         column_bits = min(bits(cover(max(dim_head, 1), elements)), WARP_BITS)
         head_bits = min(bits(num_heads), WARP_BITS - column_bits)
         return cls(column_bits, head_bits, min(POSITION_BITS, WARP_BITS - column_bits - head_bits))

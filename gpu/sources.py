@@ -15,9 +15,9 @@ class SourceError(ValueError):
 
 
 def expand_includes(path: Path, root: Path, seen: dict[Path, str], generated: Path | None = None) -> str:
-    """Return the text of a source with its ``#include "..."`` lines replaced by the files, each used once.
+    """Return the text of a source in which the included file replaces each ``#include "..."`` line at its first use.
 
-    ``seen`` collects every file's text in the order of first use. ``#line`` preserves names (relative to ``root``) and
+    `seen` collects the text of all files in order of first use. ``#line`` preserves file names (relative to `root`) and
     line numbers. A file that is not next to the including one is looked up in `generated`, the build's output folder.
     """
     text = path.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from trigraph.gpu.sources import expand_includes
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 KERNELS = Path(__file__).resolve().parent / "kernels"
-# The launcher's compiler options, and one that CuPy adds.
+# The compiler options of the launcher, and an option that CuPy adds.
 OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
 
 _FEW = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
@@ -37,24 +37,24 @@ SPILLS = {
 
 MOST_SPILLED = 150  # bytes that an instance in SPILLS may spill
 
-# Kernels with a stack, because sine and cosine reduce large angles with an array in local memory.
+# Kernels that use a stack: sine and cosine reduce large angles with an array in local memory.
 STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
 
 
 class Usage(NamedTuple):
-    """Local memory of a kernel, in bytes."""
+    """Local memory used by a kernel, in bytes."""
 
     stack: int
     spills: int  # bytes stored plus bytes loaded
 
 
 def may_use_local_memory(instance: str) -> bool:
-    """Return whether an instance may spill or have a stack."""
+    """Return whether an instance may spill registers or use a stack."""
     return instance in SPILLS or instance.split("<")[0] in STACK
 
 
 def find_unexpected(usages: dict[str, Usage]) -> list[str]:
-    """Return a line for each instance that spills or has a stack although it should not."""
+    """Return a message for each instance that unexpectedly spills registers or uses a stack."""
     return [
         f"{name} has {usage}"
         for name, usage in usages.items()

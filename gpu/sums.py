@@ -1,6 +1,6 @@
-"""Sums in a fixed order for every family: bitwise reproducible, without long chains of additions.
+"""Sums in a fixed order, used by all families: bitwise reproducible, and without long chains of additions.
 
-The kernels are in kernels/sums.cuh; a family lists those that it uses in ``instances.py``. Rows of a CSR array are
+The kernels are in kernels/sums.cuh; ``instances.py`` lists the instances that each family uses. Rows of a CSR array are
 summed in pieces of at most PART_SIZE positions, rows of matrices in chunks of ROWS.
 """
 
@@ -14,18 +14,18 @@ from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
 
 ROWS = 256  # rows of a matrix in a chunk of a sum
-# Bytes for the arrays of one block of rows. This limit sets the rows per block, and thus the order of sums over blocks;
-# it is the same on every device so that the order does not depend on the device.
+# Bytes for the arrays of one block of rows. It determines the number of rows per block, and thus the order of sums over
+# blocks; it is the same on all devices, so that results do not depend on the device.
 WORKSPACE = 1 << 30
-# Numbers of columns that a block of kernels/matrices.cuh may have.
+# Possible numbers of columns of a block in kernels/matrices.cuh.
 MATRIX_COLUMNS = (16, 32, 64)
-MAX_BLOCKS = 256  # maximum number of blocks; more rows make larger blocks
+MAX_BLOCKS = 256  # maximum number of blocks; for more rows, blocks are larger
 MOST_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
 MAX_LEVELS = 16  # levels of the tree of block sums
 
 
 class Kernels:
-    """Launcher of a family's kernels for the device and the `dtype` of an array."""
+    """Launches kernels of a family for the device and dtype of an array."""
 
     def __init__(self, family: str, array: Any) -> None:
         self.family, self.dtype = family, array.dtype
@@ -49,8 +49,8 @@ class Kernels:
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
         """Return left @ right, optionally written or added to `out`; a `right` that is not C-contiguous is copied.
 
-        kernels/matrices.cuh replaces a library, because a library's rounding depends on the number of rows, it may
-        compute in TF32, and a CUDA graph cannot capture it.
+        kernels/matrices.cuh is used instead of a BLAS library, whose rounding depends on the number of rows, which may
+        compute in TF32, and which a CUDA graph cannot capture.
         """
         depth, width = right.shape
         if out is None:
@@ -86,7 +86,7 @@ def bits(number: int) -> int:
 def small_blocks() -> Iterator[None]:
     """Use the smallest workspaces, so that small graphs are split into as many blocks as large ones.
 
-    This is for verification; no operator may run in another thread meanwhile.
+    This is for verification; no operator may run in another thread at the same time.
     """
     global WORKSPACE
     before, WORKSPACE = WORKSPACE, 1
@@ -97,14 +97,14 @@ def small_blocks() -> Iterator[None]:
 
 
 def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the number of rows of each block: multiples of ROWS, except at the end."""
+    """Yield the first row and the number of rows of each block; all numbers but the last are multiples of ROWS."""
     step = cover(max(WORKSPACE // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
         yield first, min(step, count - first)
 
 
 def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
-    """Add the sum over the first axis of `values` to `total`, transposing (outer, rest) matrices."""
+    """Add the sum over the first axis of `values` to `total`; see `Total` for `outer`."""
     with Total(kernels, total, outer) as sums:
         sums.add(values)
 
@@ -112,11 +112,11 @@ def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
 class Total:
     """Pairwise sum of parts, written to `total` at the end of the ``with`` block.
 
-    Sums of 1, 2, 4, ... parts, each waiting for a sum of equally many parts, are rows of one array. One launch sums a
-    part and adds it to the sums that it completes. The last part is kept until the final launch, which adds all sums.
+    Rows of an array store sums of 1, 2, 4, ... parts until another sum of equally many parts is available. One launch
+    sums a part and adds it to the sums that it completes. The final launch adds the last part and all stored sums.
 
-    With `outer`, rows of the parts are matrices (outer, rest), and `total` is their transpose. If `fresh`, the sum
-    replaces `total`; by default, it is added to `total`.
+    If `outer` > 1, rows of the parts are matrices (outer, rest), and `total` has the transposed shape. If `fresh`, the
+    sum replaces `total`; by default, it is added to `total`.
     """
 
     def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
@@ -126,7 +126,7 @@ class Total:
         self._count = 0  # number of parts in `_sums`; its set bits are the rows in use
 
     def add(self, values: Any) -> None:
-        """Add the sum over the first axis of a part."""
+        """Add a part, which is summed over the first axis."""
         if len(values) == 0:
             return
         if self._waiting is not None:
@@ -148,7 +148,7 @@ class Total:
 
     def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:
         width = self._total.size
-        for first in range(0, len(values), MOST_ROWS):  # one iteration unless there are many million rows
+        for first in range(0, len(values), MOST_ROWS):  # a single iteration unless there are millions of rows
             part = values[first : first + MOST_ROWS]
             self._kernels.launch(
                 "sum_rows",
@@ -189,7 +189,7 @@ class Rows(NamedTuple):
     """Rows of a CSR array and their pieces.
 
     Row i has the positions offsets[i]..offsets[i+1]-1, or the entries of `order` there. A row with at most PART_SIZE
-    positions is one piece, with the row's number. Longer rows are cut into parts; part t is piece num_rows + t.
+    positions is one piece, numbered like the row. Longer rows are cut into parts; part t is piece num_rows + t.
     """
 
     offsets: Any
@@ -215,26 +215,26 @@ class Rows(NamedTuple):
         return RowPartition(self.offsets, parts, self.num_rows, self.num_pieces)
 
     def long_blocks(self, width: int) -> tuple[tuple[int], dict[str, Any]]:
-        """Return the grid with a block for each long row and 32 columns, and the kernel arguments for ``LongRow``."""
+        """Return the grid (a block for each long row and 32 columns), and the kernel arguments for ``LongRow``."""
         assert self.long is not None
         count = self.long.rows.shape[1]
         return (count * cover(width, 32),), {"long_rows": self.long.rows, "num_long": count}
 
 
 def by_destination(graph: Any) -> Rows:
-    """Return the positions of a `CSC` by destination."""
+    """Return the positions of a `CSC` grouped by destination."""
     long = graph.long_rows("offsets") if graph.max_in_degree > PART_SIZE else None
     return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 
 def by_source(graph: Any) -> Rows:
-    """Return the positions of a `CSC` by source."""
+    """Return the positions of a `CSC` grouped by source."""
     offsets, order = graph.prepare()[1:3]
     return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
 
 
 def by_row(graph: Any) -> Rows:
-    """Return the positions of a `CSC` by row of its edge arrays, without offsets and order if rows equal positions."""
+    """Return the positions of a `CSC` grouped by edge row, without offsets and order if rows and positions coincide."""
     if graph.edges_in_order:
         return Rows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
@@ -242,7 +242,7 @@ def by_row(graph: Any) -> Rows:
 
 
 def edge_ids(graph: Any) -> Any:
-    """Return the rows of the edge arrays by position; None if rows equal positions."""
+    """Return the edge row of each position, or None if rows and positions coincide."""
     return None if graph.edges_in_order else graph.edge_ids
 
 
@@ -253,12 +253,12 @@ def clear_unused(graph: Any, out: Any) -> None:
 
 
 def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
-    """Return workspace for the sums of parts of long rows; None without long rows."""
+    """Return workspace for the sums of parts of long rows, or None if no row is long."""
     return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
 def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any = None) -> None:
-    """Write the sum of the parts of each long row, divided by the row's divisor, to its row of `out`."""
+    """Sum the parts of each long row, divide the sum by `divisor`, if given, and write it to `out`."""
     if rows.long is None:
         return
     width = out.shape[1]
@@ -280,7 +280,7 @@ def sum_positions(
 ) -> None:
     """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
 
-    The kernel also gets ``partition``, and the outputs ``out`` for whole rows and ``overflow`` for parts.
+    The kernel also receives ``partition`` and the outputs ``out`` (whole rows) and ``overflow`` (parts).
     """
     overflow = overflow_for(kernels, rows, out)
     arguments |= {"partition": rows.partition, "out": out, "overflow": overflow}
@@ -289,7 +289,7 @@ def sum_positions(
 
 
 def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
-    """Write out[i] = sum of values[position] over the positions of row i."""
+    """Write out[i], the sum of values[position] over the positions of row i."""
     width = out.shape[1]
     lane_bits = min(bits(width), 7)
     arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
@@ -298,7 +298,7 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
-    """Return the row of `values` for each piece, zero for an empty piece."""
+    """Return the row of `values` for each piece, or zeros for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
     kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, THREADS),), (THREADS,), **arguments)
@@ -306,7 +306,7 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
 
 
 def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
-    """Write out[i] = sum over row i's pieces, which are rows of `values`."""
+    """Write out[i], the sum of the rows of `values` that belong to pieces of row i."""
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
     kernels.launch(

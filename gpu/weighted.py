@@ -1,20 +1,20 @@
-"""Weighted aggregation, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+"""Weighted aggregation in the gpu backends: the same code runs on CuPy arrays (device) and NumPy arrays (gpu-host).
 
-Messages m_p = w_e x_j of all positions p (in-edges of i from j, with edge row e) are summed or averaged, or the
-smallest or largest is selected for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE
-positions of one row, see sums.py). The derivatives gather by source and by row of the edge arrays.
+A message m_p = w_e x_j belongs to a position p (an in-edge of i from j, with edge row e). The messages of a destination
+are summed or averaged, or the smallest or largest is selected for each feature. A group of lanes, at most a warp, sums
+a piece (at most PART_SIZE positions of one row, see sums.py). Derivatives are summed by source and by edge row.
 
 Let D be the node degree (1 for a sum) and eta_p = x_j - out_i for the mean by weight, otherwise eta_p = x_j. Then::
 
     embedding_j = sum_p w_p g_i / D_i                       edge_weight_e = sum_p g_i . eta_p / D_i
 
-In the second order, _dot marks derivatives along the cotangents gg_, and rho_i = D_dot_i / D_i for the mean by weight,
-otherwise 0::
+For second derivatives, _dot denotes derivatives along the cotangents gg_, and rho_i = D_dot_i / D_i for the mean by
+weight, otherwise 0::
 
     out_dot_i = sum_p (w_p x_dot_j + w_dot_p eta_p) / D_i   embedding_j = sum_p (w_dot_p - w_p rho_i) g_i / D_i
     edge_weight_e = sum_p g_i . (x_dot_j - out_dot_i - rho_i eta_p) / D_i    (out_dot only for the mean by weight)
 
-For min and max, only the selected position contributes, separately for every feature.
+For min and max, only the selected position of each feature contributes.
 """
 
 from typing import Any
@@ -80,7 +80,7 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
 class _Weighted:
     """Arguments of a call, and methods that launch its kernels. Missing forward outputs are computed when needed.
 
-    Lazy attributes depend on these arguments alone, which do not change, and exist only during the call.
+    Lazy attributes depend only on these arguments, which do not change, and exist only during the call.
     """
 
     def __init__(self, call: Call) -> None:
@@ -98,7 +98,7 @@ class _Weighted:
 
     @lazy
     def rows(self) -> Rows:
-        """Positions by destination."""
+        """Positions grouped by destination."""
         return sums.by_destination(self.graph)
 
     @lazy
@@ -196,7 +196,7 @@ class _Weighted:
             self._launch("weighted_extrema_overflow", (), grid, block=(32, 8), **long_rows, **targets)
 
     def output_dot(self, x_dot: Any, w_dot: Any, out: Any) -> None:
-        """Write the output's derivative along the cotangents."""
+        """Write the derivative of the output along the cotangents."""
         pairs = (self.edge_weight, x_dot), (w_dot, None if w_dot is None else self.embedding)
         if x_dot is None and w_dot is None:
             out.fill(0)
@@ -245,7 +245,7 @@ class _Weighted:
     def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
         """Write the sums of kernel weighted_dots over the positions of each row; `pair` is (values, centre).
 
-        Either may be None. Dot products are computed by destination, so that each gradient is loaded once.
+        `values` or `centre` may be None. Dot products are grouped by destination, so that each gradient is loaded once.
         """
         graph, in_place = self.graph, self.graph.edges_in_order
         dots = out if in_place else self.kernels.empty(graph.num_positions, 1)

@@ -1,13 +1,13 @@
-"""Build the CPU version of a kernel file: rewrite its shared arrays, add a table of its instances, compile it.
+"""Build the CPU version of a kernel file: rewrite shared arrays, add a table of instances, and compile the result.
 
-The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer, and
-``__shared__ T x[n];`` a reference to a separate allocation; ``cuda_host.h`` handles everything else of CUDA.
+The rewrite preserves line numbers. ``extern __shared__ T x[];`` becomes a pointer to the buffer of the launch, and
+``__shared__ T x[n];`` a reference to a separate allocation; ``cuda_host.h`` emulates all other features of CUDA.
 Included ``.cuh`` files are inserted and rewritten in the same way. Only the standard library is used, because meson
 runs this file before anything is installed::
 
     python gpu/host/build.py --family gno --source-dir gpu --generate gno_host.cpp --depfile gno_host.d
 
-Tests build their own libraries with `host_build`: for sanitizers, and from other sources.
+Tests use `host_build` to build libraries for sanitizers and from other sources.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
-# Loaded by path, because meson runs this file before there is a package.
+# Loaded by path, because meson runs this file before the package exists.
 _SOURCES = runpy.run_path(str(HOST.parent / "sources.py"))
 SourceError: type[ValueError] = _SOURCES["SourceError"]
 expand_includes = _SOURCES["expand_includes"]
 RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
-# Kernels and runtime are compiled separately, because the race detector must not watch the runtime. The race build
-# keeps the loops of kernels, since the detector would miss a loop that became a call of memset. Kernels under
-# AddressSanitizer are not optimised, since optimising takes longer than running them. The debug options keep source
-# lines in reports: addr2line (binutils 2.40) loses the `#line` names of DWARF 5, and libasan (gcc 12) weak functions.
+# Kernels and runtime are compiled separately, because the race detector must not instrument the runtime. The race build
+# preserves loops, because the detector would miss a loop converted to a memset call. Kernels for AddressSanitizer are
+# not optimised, because that would take longer than running them. The debug options preserve source lines in reports:
+# addr2line (binutils 2.40) loses the `#line` names of DWARF 5, and libasan (gcc 12) loses weak functions.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
     "asan": ("-O0", "-gdwarf-4", "-fno-weak", *SANITIZE),
@@ -44,7 +44,7 @@ KERNEL_FLAGS = {
 RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-gdwarf-4", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
 
 _SKIPPED = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-_ALIGN = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"  # every allocation of the host is aligned to 128 bytes
+_ALIGN = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"  # dropped: host allocations are aligned to 128 bytes
 _SHARED = re.compile(
     rf"(?P<skipped>{_SKIPPED})"
     rf"|\b{_ALIGN}(?:static\s+)?(?P<dynamic>extern\s+)?__shared__\s+{_ALIGN}"
@@ -86,7 +86,7 @@ def rewrite_shared(text: str) -> str:
 
 
 def _locate(text: str, position: int) -> str:
-    """Return "file:line" of a position, by the last ``#line`` before it."""
+    """Return "file:line" for a position in the text, based on the preceding ``#line``."""
     marks = list(re.finditer(r'^#line (\d+) "([^"]*)"$', text[:position], re.MULTILINE))
     if not marks:
         return f"line {text.count(chr(10), 0, position) + 1}"
@@ -99,13 +99,13 @@ def _without_comments(text: str) -> str:
 
 
 def struct_members(text: str) -> dict[str, list[str]]:
-    """Return the names of the members of every struct; members are declared one per line."""
+    """Return the member names of every struct; each member must be declared on a line of its own."""
     structs = _STRUCT.findall(_without_comments(text))
     return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in structs}
 
 
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
-    """Return the parameter names of every ``__global__`` function, with `structs` replaced by their members."""
+    """Return the parameter names of every ``__global__`` function, replacing `structs` by their members."""
     parameters: dict[str, list[str]] = {}
     for _, kernel, declarations in _kernels(text):
         names: list[str] = []
@@ -116,7 +116,7 @@ def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> d
 
 
 def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
-    """Return the types of the parameters of every instance, as `Entry::signature` of ``cuda_host.h`` writes them."""
+    """Return the parameter types of every instance, in the format of `Entry::signature` in ``cuda_host.h``."""
     structs = {
         name: (_names(head), [declared for declared, _ in _MEMBER.findall(body)])
         for head, name, body in _STRUCT.findall(_without_comments(text))
@@ -125,7 +125,7 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
 
     def find_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
-        # Compute<T> is the type in which storage type T is computed (gat_storage.cuh).
+        # Compute<T> is the type in which kernels compute with storage type T (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
         declared = " ".join(declared.split()).removesuffix(" const").replace(" *", "*")
         if not declared.endswith("*"):
@@ -147,12 +147,12 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
 
 
 def _names(head: str) -> list[str]:
-    """Return the names of a template's parameters."""
+    """Return the names of the parameters of a template."""
     return [parameter.split()[-1] for parameter in head.split(",") if parameter.split()]
 
 
 def _kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield, for every ``__global__`` function, the parameters of its template, its name and its own parameters."""
+    """Yield the template parameters, name and parameters of every ``__global__`` function."""
     code = _without_comments(text)
     for match in _KERNEL.finditer(code):
         declarations = []
@@ -171,11 +171,11 @@ def _kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
 def generate(
     source: Path, family: str, instances: Iterable[str], root: Path, written: Path | None = None
 ) -> tuple[str, list[Path]]:
-    """Return the C++ text of a ``.cu`` file's host version, and the files from which it was made.
+    """Return the C++ text of the host version of a ``.cu`` file, and the files from which it was made.
 
-    The library reports the name `family`. Instances are name expressions of templates, such as ``gno_hidden<float>``,
-    or plain kernels. File names in messages are relative to `root`; `written` is the folder of the headers that the
-    build writes, unless they are next to the source.
+    The library reports the name `family`. Instances are name expressions, such as ``gno_hidden<float>``, or names of
+    kernels that are not templates. File names in messages are relative to `root`; `written` is the folder of generated
+    headers, unless they are next to the source.
     """
     instances = tuple(instances)
     seen: dict[Path, str] = {}
@@ -211,13 +211,13 @@ const int cuda_host::num_kernels = {len(entries)};
 
 
 def make_rule(target: Path, files: Iterable[Path]) -> str:
-    """Return a make rule, also read by ninja, with the files from which a target was made."""
+    """Return a make rule, which ninja also reads, that lists the files from which a target was made."""
     needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
     return f"{target}: {needed}\n"
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
-    """Compile generated C++ text and the runtime into a shared library; raise RuntimeError if that fails.
+    """Compile generated C++ text and the runtime into a shared library. Raises RuntimeError if that fails.
 
     `runtime` is an object file with the runtime for this variant and these flags; it is compiled if it does not exist.
     """
@@ -240,7 +240,7 @@ def compile_library(generated: str, library: Path, variant: str, extra_flags: Se
 
 
 def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
-    """Link into a file that is either complete or absent, even if other processes make the same file."""
+    """Link atomically: the output is complete or absent, even if other processes write the same file."""
     partial = output.with_name(f"{output.name}.{os.getpid()}.part")
     _run_compiler([*command, *objects, "-o", str(partial)])
     partial.replace(output)
@@ -253,7 +253,7 @@ def host_build(
     instances: Iterable[str] | None = None,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Return a library with the CPU version of a kernel family; compile it unless the user's cache has it.
+    """Return a library with the CPU version of a kernel family, compiling it unless the user's cache contains it.
 
     The variant is ``"fast"``, ``"asan"`` or ``"race"``. The cache key is a hash of everything that determines the
     library. Tests pass another kernel file with its instances, or more compiler flags.
@@ -272,7 +272,7 @@ def host_build(
     digest.update(repr((family, generated)).encode())
     library = folder / f"_host_{family}-{variant}-{digest.hexdigest()[:16]}.so"
     folder.mkdir(parents=True, exist_ok=True)
-    with library.with_suffix(".lock").open("w") as lock:  # one process compiles the library, the others wait
+    with library.with_suffix(".lock").open("w") as lock:  # one process compiles the library while the others wait
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.exists():
             library.touch()
@@ -293,8 +293,8 @@ def _remove_unused(folder: Path) -> None:
 def sanitizer_environment() -> dict[str, str]:
     """Return the environment for a Python process that loads an asan library.
 
-    The sanitizer must be loaded first. Python must allocate small objects by malloc, so that accesses beyond their ends
-    are detected. Leaks are not reported, because an exiting interpreter leaves many.
+    The sanitizer must be loaded first. Python must allocate small objects with malloc, so that accesses beyond their
+    ends are detected. Leaks are not reported, because the interpreter leaks many objects at exit.
     """
     compiler = os.environ.get("CXX", "g++").split()
     library = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
@@ -314,7 +314,7 @@ def _run_compiler(command: list[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line described at the top of this file."""
+    """Run the command line described in the module docstring."""
     parser = argparse.ArgumentParser(description="Build the CPU version of a kernel family.")
     parser.add_argument(
         "--family", required=True, help="the name of kernels/FAMILY.cu and of its entry in instances.py"

@@ -1,4 +1,4 @@
-// The results of warp collectives once every lane of their mask has arrived; runtime.cpp waits for the lanes.
+// Computes the results of warp collectives after all lanes of the mask have arrived; runtime.cpp waits for them.
 
 #include <math.h>
 
@@ -24,8 +24,7 @@ void finish_ballot(Collective& warp) {
 
 namespace {
 
-// source(lane, operand, first, end) returns the lane to read from; a lane whose source is out of range reads its own
-// value.
+// source(lane, operand, first, end) returns the lane to read from; if it is out of range, the lane keeps its own value.
 template <class Source>
 void finish_shuffle(Collective& warp, Source source) {
     for (int lane = 0; lane < 32; lane++) {
@@ -63,10 +62,10 @@ namespace {
 
 double bfloat16_value(unsigned bits) { return from_bits<float>(Bits(bits & 0xffffu) << 16); }
 
-// Returns sum plus the 8 products left[x] right[x]. Exact products are aligned to the largest term's exponent, cut to
-// 24 bits there, and added; the result is truncated to float32. This is meant to be less accurate than any tensor core:
-// studies found that devices of compute capability 8.0 add 8 products at a time and later devices add more, and that
-// all of them keep more bits. An overflow gives infinity.
+// Returns sum plus the 8 products left[x] right[x]. Exact products are aligned to the exponent of the largest term,
+// truncated to 24 bits, and added; the result is truncated to float32. This is intentionally less accurate than any
+// tensor core: according to studies, devices of compute capability 8.0 add 8 products at a time, later devices add
+// more, and all of them keep more bits. An overflow yields infinity.
 float add_truncated(float sum, const double* left, const double* right) {
     double terms[9], largest = fabs(double(sum)), total = sum;
     terms[8] = sum;
@@ -89,7 +88,7 @@ float add_truncated(float sum, const double* left, const double* right) {
 
 }  // namespace
 
-// The lanes have the operands that PTX specifies for mma.m16n8k16 with bfloat16 numbers.
+// The operands are distributed over lanes as PTX specifies for mma.m16n8k16 with bfloat16 numbers.
 void finish_multiply_tiles(Collective& warp) {
     double left[16][16], right[8][16];
     const TileOperands* operands[32];

@@ -1,16 +1,15 @@
-// Emulation of CUDA C++ by one operating-system thread. The host build includes this header before every kernel source.
+// Emulation of CUDA C++ in a single OS thread. The host build includes this header before each kernel source.
 //
-// The same .cu file is compiled by NVRTC for the device and, with this header, by a C++17 compiler for the host.
-// Blocks run one after the other; the threads of a block are fibers (runtime.cpp), which switch only at a barrier or at
-// a warp collective. Where CUDA's behaviour is undefined, and a device would hang or compute garbage (a barrier
-// that some threads do not reach, a shuffle from a missing lane), the launch ends with an error that names the source
-// line.
+// The same .cu file is compiled by NVRTC for the device and, with this header, by a C++17 compiler for the host. Blocks
+// run one after another; the threads of a block are fibers (runtime.cpp), which switch only at barriers and warp
+// collectives. Where the behaviour of CUDA is undefined, so that a device might hang or compute garbage (a barrier that
+// some threads do not reach, a shuffle from a missing lane), the launch fails with an error that names the source line.
 //
-// The header has only features that kernels use. Two are absent on purpose: atomics (results must not depend on the
-// schedule) and __activemask (masks are explicit).
+// The header provides only the features that kernels use. Atomics are omitted on purpose, because results must not
+// depend on the schedule, and __activemask, because masks must be explicit.
 #pragma once
 
-// The standard headers come first: libstdc++ uses names such as __noinline__ in its own attributes.
+// Standard headers must come first, because libstdc++ uses names such as __noinline__ in its own attributes.
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -33,7 +32,7 @@
 #define __align__(bytes) __attribute__((align(bytes)))
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Vector types, with the alignment that the device requires (the asan build reports a misaligned access)
+// Vector types, aligned as on the device (the asan build reports misaligned accesses)
 // ---------------------------------------------------------------------------------------------------------------------
 struct alignas(8) float2 {
     float x, y;
@@ -49,14 +48,14 @@ struct uint3 {
     unsigned int x, y, z;
 };
 
-// The scheduler sets these variables at every switch of threads, so that each thread reads its own indices.
+// The scheduler updates these variables when it switches threads, so that each thread reads its own indices.
 extern uint3 threadIdx;
 extern uint3 blockIdx;
 extern uint3 blockDim;
 extern uint3 gridDim;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Functions that the runtime offers to this header
+// Functions that the runtime provides for this header
 // ---------------------------------------------------------------------------------------------------------------------
 namespace cuda_host {
 
@@ -77,7 +76,7 @@ struct Collective {
 };
 using Finish = void (*)(Collective&);
 
-// Waits for every lane of `mask`; the last one to arrive runs `finish` for all.
+// Waits for all lanes of `mask`; the last lane to arrive calls `finish` for all of them.
 Bits collective(const char* name, unsigned int mask, Finish finish, Bits value, Bits argument, Site site);
 
 void barrier(Site site);
@@ -90,7 +89,7 @@ void finish_shuffle_index(Collective& warp);
 void finish_shuffle_xor(Collective& warp);
 void finish_multiply_tiles(Collective& warp);
 
-// Operands that a lane passes to mma.sync.m16n8k16 for bfloat16 numbers, and the sums that it receives.
+// Operands that a lane passes to mma.sync.m16n8k16 with bfloat16 numbers, and the sums that it receives.
 struct TileOperands {
     const unsigned (&left)[4];
     const unsigned (&right)[2];
@@ -126,7 +125,7 @@ T shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane,
     return from_bits<T>(collective(name, mask, finish, to_bits(value), argument, site));
 }
 
-// A __shared__ array: a separate heap allocation, whose ends a sanitizer sees, refilled with 0xFF for each block.
+// A __shared__ array: a separate heap allocation, so that sanitizers detect overruns; filled with 0xFF for each block.
 struct SharedArray {
     size_t bytes;
     size_t element_bytes;
@@ -187,7 +186,7 @@ inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
 
 namespace cuda_host {
 inline void multiply_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
-    TileOperands operands{left, right, sum};  // remains on the stack while the lane waits
+    TileOperands operands{left, right, sum};  // remains valid on the stack while the lane waits
     collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
 }
 }  // namespace cuda_host
@@ -201,7 +200,7 @@ inline unsigned int __float_as_uint(float x) { return cuda_host::bit_cast<unsign
 inline float __int_as_float(int x) { return cuda_host::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned int x) { return cuda_host::bit_cast<float>(x); }
 
-// The device's min and max. For floating-point numbers they are fmin and fmax, which prefer a number to NaN.
+// min and max as on the device; for floating-point numbers, these are fmin and fmax, which prefer a number to NaN.
 constexpr int min(int a, int b) { return b < a ? b : a; }
 constexpr int max(int a, int b) { return a < b ? b : a; }
 constexpr long long min(long long a, long long b) { return b < a ? b : a; }
@@ -215,7 +214,7 @@ inline double max(double a, double b) { return fmax(a, b); }
 // ---------------------------------------------------------------------------------------------------------------------
 namespace cuda_host {
 
-// One argument of a launch: the value or the address, and for an array its extent.
+// One argument of a launch: a value, or the address and extent of an array.
 struct Argument {
     Bits bits;
     Bits bytes;
@@ -251,8 +250,8 @@ struct TypeName<T*> {
     static std::string text() { return TypeName<T>::text() + "*"; }
 };
 
-// One argument of a launch: a parameter, or a member of a parameter that is a struct. It converts to any requested
-// type, and appends the type to `types`.
+// One argument of a launch: a parameter, or a member of a struct parameter. It converts to any requested type, and
+// appends this type to `types`.
 struct Member {
     const Argument* argument;
     std::string* types;

@@ -13,7 +13,7 @@
 namespace cuda_host {
 
 #ifdef __SANITIZE_ADDRESS__
-static Fiber* left = nullptr;  // the fiber that the last switch left
+static Fiber* left = nullptr;  // fiber that ran before the last switch
 
 static void finish_switch(void* fake_stack) {
     const void* stack;
@@ -111,7 +111,7 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     const size_t shift = (size_t(colour) * 448) % 4096 & ~size_t(63);
     fiber.fake_stack = nullptr;
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves red zones behind
+    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // abandoned threads leave red zones
 #endif
 #ifdef CUDA_HOST_UCONTEXT
     getcontext(&fiber.context);

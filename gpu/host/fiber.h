@@ -1,7 +1,7 @@
-// Fibers: separate stacks between which one OS thread switches.
+// Fibers: separate stacks between which a single OS thread switches.
 //
 // On x86-64 and aarch64 a switch saves the callee-saved registers and swaps the stack pointer; elsewhere ucontext does
-// this, with two system calls. AddressSanitizer must know about every switch, or it would report an overflow.
+// this with two system calls. AddressSanitizer must be informed of all switches, or it would report overflows.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 namespace cuda_host {
 
-// CUDA allows 512 KB of local memory per thread. Pages that are never used take no memory.
+// CUDA allows 512 KB of local memory per thread. Unused pages occupy no memory.
 constexpr size_t stack_bytes = size_t(1) << 20;
 
 struct Fiber {
@@ -30,11 +30,11 @@ struct Fiber {
     void* fake_stack = nullptr;  // AddressSanitizer's handle while the fiber is suspended
 };
 
-// Allocates a stack with a guard page below it; returns false if there is no memory.
+// Allocates a stack with a guard page below it; returns false if the system refuses memory.
 bool allocate_stack(Fiber& fiber);
 
-// Resets the fiber, so that the next switch to it starts `entry`. `entry` must not return.
-// `colour` shifts the top of the stack, so that the most used parts of many stacks do not share one cache set.
+// Resets the fiber, so that the next switch to it starts `entry`. `entry` must not return. `colour` shifts the top of
+// the stack, so that the most frequently used parts of the stacks do not compete for one cache set.
 void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 
 // `last`: the running fiber will not return to this point.

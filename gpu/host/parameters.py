@@ -1,9 +1,9 @@
 """Read the parameters of every kernel instance from its source; the build writes them to a file.
 
 ``python gpu/host/parameters.py parameters.json parameters.d gpu WRITTEN`` writes the types and names of the parameters
-by family and instance, and a make rule with the files from which they were read. WRITTEN is the folder of the headers
-that the build writes. The device launcher checks arguments against this file, since CuPy would pass any value. The
-script does not need a library for the CPU, which a build may leave out and a cross build cannot load.
+by family and instance, and a make rule with the files from which they were read. WRITTEN is the folder of generated
+headers. The device launcher checks arguments against this file, because CuPy would pass any value. The script does not
+need the CPU library, which a build may omit and a cross build cannot load.
 """
 
 import json

@@ -1,14 +1,14 @@
 // The race build: finds unordered accesses, reads of uninitialised shared memory and accesses out of bounds.
 //
 // The kernels are compiled with -fsanitize=thread, which inserts a call before every access to memory. libtsan is not
-// linked; this file defines the called functions. For every few bytes of the launch's arrays and of shared memory, a
-// cell records which threads wrote and read them, and when: block, number of __syncthreads so far, and number of
-// __syncwarp that the lane has passed. Within a block, a barrier orders all accesses; within a warp, __syncwarp orders
-// accesses of the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes order nothing. A
-// launch stops at the first error.
+// linked; this file defines the functions that are called. For every few bytes of the launch's arrays and of shared
+// memory, a cell records which threads wrote and read them, and when: the block, the number of __syncthreads so far,
+// and the number of __syncwarp that the lane has passed. Within a block, a barrier orders all accesses; within a warp,
+// __syncwarp orders accesses of the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes
+// order nothing. A launch stops at the first error.
 //
-// Not detected: accesses to __device__ variables and beyond local arrays; and, among more than four unordered readers
-// of a cell, pairs whose reads were not kept. Kernels have no atomics.
+// Not detected: accesses to __device__ variables or beyond local arrays, and races with reads that were not kept
+// because a cell had more than four unordered readers. Kernels do not use atomics.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -56,11 +56,11 @@ struct Region : Range {
     std::vector<Cell> cells;
 };
 
-std::vector<Region> regions;  // the launch's arrays first, then the block's shared arrays
+std::vector<Region> regions;  // first the arrays of the launch, then the shared arrays of the block
 size_t num_arrays = 0;
 size_t last_hit = 0;
 bool watching = false;
-std::vector<Range> image;  // this library's own data, and the argument table
+std::vector<Range> image;  // data of this library, and the argument table
 Range stack;
 uint32_t block_now = 0;
 uint32_t barrier_now = 0;
@@ -108,7 +108,7 @@ void add_region(uintptr_t begin, size_t bytes, size_t element_bytes, bool is_sha
     regions.push_back(std::move(region));
 }
 
-// Whether the access recorded in `stamp` happens before the current access of the running thread.
+// Returns whether the access recorded in `stamp` happens before the current access of the running thread.
 bool is_ordered(const Stamp& stamp, unsigned thread) {
     if (stamp.block != block_now) {
         return false;
@@ -134,7 +134,7 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          element_text(region, address).c_str(), code, whose.c_str(), did, other.code);
 }
 
-// Reports an access outside of all arrays, and names the array whose end (or start) is nearest.
+// Reports an access outside all arrays, naming the array whose start or end is nearest.
 [[noreturn]] void report_outside(uintptr_t address, Access access, uint32_t code) {
     const auto distance = [&](const Region& region) {
         return address < region.begin ? region.begin - address : address - region.end;
@@ -153,8 +153,8 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Records a read in the first entry that is free, or whose read is ordered before it or by the same thread; else in an
-// entry of a warp that has two. Otherwise the read is not kept.
+// Records a read in the first entry that is free, or whose read is ordered before it or made by the same thread; else
+// in an entry of a warp that has two entries. Otherwise the read is not kept.
 void keep(Cell& cell, const Stamp& stamp) {
     int place = -1;
     for (int i = 0; i < max_reads; i++) {
@@ -213,7 +213,7 @@ void check(const volatile void* pointer, size_t bytes, Access access, void* retu
     if (!watching || stack.contains(address)) {
         return;
     }
-    // One byte before the return address lies inside the call, hence on its line.
+    // One byte before the return address is part of the call instruction, and hence belongs to its source line.
     const uint32_t code = uint32_t(reinterpret_cast<uintptr_t>(return_address) - 1 - base);
     Region* const region = find_region(address);
     if (region == nullptr) {

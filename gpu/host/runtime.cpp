@@ -1,13 +1,13 @@
-// The scheduler: blocks in sequence, the threads of a block as fibers, barriers and warp collectives between them.
+// The scheduler: runs blocks in sequence and the threads of a block as fibers, with barriers and warp collectives.
 //
-// A thread that never waits costs a function call: the fiber on which it ran starts the next thread. Only a thread that
-// waits keeps its fiber, and another fiber continues. Any error inside a kernel ends in fail() or, if the system
-// refuses memory, in refuse(): they abandon all fibers and return to the caller of cuda_host_launch with a message.
+// A thread that never waits costs only a function call, because its fiber starts the next thread. A waiting thread
+// keeps its fiber, and another fiber continues. Any error inside a kernel ends in fail() or, if the system refuses
+// memory, in refuse(): these functions abandon all fibers and return to the caller of cuda_host_launch with a message.
 //
-// A launch allocates memory only for stacks and shared arrays. Everything else is allocated statically, since reporting
-// refused memory in C++ may itself need memory.
+// A launch allocates memory only for stacks and shared arrays. Everything else is allocated statically, because
+// reporting an allocation failure in C++ may itself require memory.
 
-// The standard headers come first, because this project's headers redefine names that standard headers use.
+// Standard headers must come first, because the headers of this project redefine names that they use.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ struct Thread {
     Bits result;
 };
 
-// The collectives of one warp that still wait for lanes: bit i of `open` is set if pending[i] is in use.
+// Collectives of a warp that are still waiting for lanes: bit i of `open` is set if pending[i] is in use.
 struct Warp {
     unsigned open;
     unsigned absent;  // lanes that have returned or that the block does not have
@@ -77,8 +77,8 @@ struct Launch {
 Launch launch;
 Fiber main_fiber;
 Fiber* running_fiber = nullptr;
-Fiber fibers[max_threads];  // the first num_fibers have stacks; kept from launch to launch
-Fiber* idle[max_threads];   // the num_idle fibers that run no thread
+Fiber fibers[max_threads];  // the first num_fibers have stacks, which are reused by later launches
+Fiber* idle[max_threads];   // num_idle fibers that run no thread
 Thread threads[max_threads];   // by rank
 uint3 indices[max_threads];    // threadIdx by rank
 unsigned turns[max_threads];   // ranks in the order in which threads start
@@ -93,10 +93,10 @@ unsigned num_returned = 0;
 unsigned num_at_barrier = 0;
 std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
 
-// Equal texts usually have the same address, which is compared first.
+// Addresses are compared first, because equal texts usually have the same address.
 bool same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
-// Returns null if there is no memory. The size is exact, so that a sanitizer sees the end.
+// Returns null if the system refuses memory. The size is exact, so that sanitizers detect overruns.
 void* allocate(size_t bytes) {
     void* memory = nullptr;
     return posix_memalign(&memory, 128, bytes) == 0 ? memory : nullptr;
@@ -238,7 +238,7 @@ void wait(State state, const char* operation, Site site, unsigned mask) {
     }
 }
 
-// Runs threads one after the other until one waits; continues when another thread can start.
+// Starts threads one after another until one has to wait; continues when another thread can start.
 void run_threads() {
     for (;;) {
         while (has_unstarted() && !prefer_ready()) {
@@ -264,7 +264,7 @@ void worker() {
     started();
     try {
         run_threads();
-    } catch (const std::bad_alloc&) {  // thrown while a message was composed
+    } catch (const std::bad_alloc&) {  // thrown while composing a message
     }
     refuse("a message", launch.message_capacity);
 }
@@ -401,7 +401,7 @@ void barrier(Site site) {
 
 namespace {
 
-// Returns the warp's entry for a collective: a pending entry with the same mask, else a new one.
+// Returns the entry of a warp for a collective: a pending entry with the same mask, or a new one.
 Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
     for (unsigned open = warp.open; open != 0; open &= open - 1) {
         Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
@@ -413,7 +413,7 @@ Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
             return pending;
         }
     }
-    const unsigned slot = unsigned(__builtin_ctz(~warp.open));  // 32 are enough: each open entry has a waiting lane
+    const unsigned slot = unsigned(__builtin_ctz(~warp.open));  // 32 entries suffice: a lane waits at each open entry
     warp.open |= 1u << slot;
     Warp::Pending& pending = warp.pending[slot];
     pending.call.name = name;
@@ -491,7 +491,7 @@ void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t 
 #pragma GCC visibility pop
 
 // ---- the C interface ------------------------------------------------------------------------------------------------
-// Calls must not overlap (launcher.py holds a lock). A launch that a fork interrupted in another thread is discarded.
+// Calls must not overlap (launcher.py holds a lock). After a fork, the child discards a launch of another thread.
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT const char* cuda_host_family() { return cuda_host::family; }

@@ -10,7 +10,7 @@ struct Thread;
 extern Thread* current;
 unsigned rank(const Thread& thread);  // number of the thread within its block
 std::string describe(unsigned rank);  // "thread (3, 0, 0)"
-Site site_of(const Thread& thread);   // where the thread waits or completes a collective
+Site site_of(const Thread& thread);   // where the thread waits, or completes a collective
 inline std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
 #ifdef CUDA_HOST_RACE

@@ -1,5 +1,5 @@
-// Copies from global to shared memory that continue while the thread computes (cp.async). Devices of compute capability
-// 7.5 copy synchronously. In gpu-host, `wait` performs the copies, so a kernel that does not wait reads old values.
+// Asynchronous copies from global to shared memory (cp.async), which are synchronous on devices of compute capability
+// 7.5. In gpu-host, `wait` performs the copies, so that a kernel that fails to wait reads old values.
 #pragma once
 
 #include "rows.cuh"
@@ -35,11 +35,11 @@ struct Copies {
 #endif
     }
 
-    // Waits for the copies of this thread; the copies of other threads are complete after __syncthreads().
+    // Waits for the copies of this thread; call __syncthreads() as well to wait for the copies of all threads.
     __device__ void wait() {
 #if defined(TRIGRAPH_GPU_HOST)
         for (int i = 0; i < count; i++) {
-            for (int b = 0; b < begun[i].bytes; b += 4) {  // the race detector records accesses by 4 bytes
+            for (int b = 0; b < begun[i].bytes; b += 4) {  // the race detector records accesses in units of 4 bytes
                 unsigned word = 0;
                 if (begun[i].any) {
                     memcpy(&word, begun[i].from + b, 4);
@@ -54,8 +54,8 @@ struct Copies {
     }
 };
 
-// Begins to copy the first `num` of `length` values of the first `num_lines` of `lines` lines, and zeros for the
-// others, 16 bytes at a time if `wide`. Lines are `pitch` elements apart in global, `stride` in shared memory.
+// Begins to copy `lines` lines of `length` values, with zeros except for the first `num` values of the first `num_lines`
+// lines, 16 bytes at a time if `wide`. Lines are `pitch` elements apart in global memory, `stride` in shared.
 template <int lines, int length, int stride, class T>
 __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int num_lines, int num, bool wide, T* to) {
     constexpr int pack = 16 / int(sizeof(T)), packs = length / pack;

@@ -29,14 +29,14 @@ dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __rest
     }
 }
 
-// Mixed second derivative of env(x) sin(freq x) with respect to freq and x.
+// Returns the mixed second derivative of env(x) sin(freq x) with respect to freq and x.
 template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
     return env.d1 * x * cos(freq * x) + env.value * cos(freq * x) - env.value * freq * x * sin(freq * x);
 }
 
-// Gradients of per-edge arrays, with one thread per (edge, k) and 128 / num_radial edges per block. First derivatives: out_dist =
-// sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'. Second derivatives: out_rbf, out_sbf_rad and out_dist are the gradients of
-// <gg_dist, grad_dist> + <gg_freq, grad_freq> with respect to grad_rbf, grad_sbf_rad and dist.
+// Computes gradients of per-edge arrays, with one thread per (edge, k) and 128 / num_radial edges per block. First derivatives:
+// out_dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'. Second derivatives: out_rbf, out_sbf_rad and out_dist are the gradients
+// of <gg_dist, grad_dist> + <gg_freq, grad_freq> with respect to grad_rbf, grad_sbf_rad and dist.
 template <class T, bool second>
 __global__ void __launch_bounds__(THREADS)
 dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
@@ -80,7 +80,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     }
 }
 
-// Partial gradients of the frequencies, each summed over the 256 edges of a block: parts (blocks, num_radial).
+// Computes partial gradients of the frequencies, each summed over the 256 edges of a block, as parts (blocks, num_radial).
 template <class T, bool second>
 __global__ void __launch_bounds__(256)
 dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,

@@ -1,7 +1,7 @@
 // Graph attention. For every head and position p (an in-edge of i from j, edge row e): score = a_s.x_j + a_d.x_i +
 // a_e.f_e, logit = act(score), alpha = softmax of the logits over the in-edges of i, out_i = sum alpha x_j. gpu/gat.py
-// states the formulas and launches the kernels. Null pointers omit a term or an output; with null edge_ids, rows of
-// edge arrays equal positions.
+// states the formulas and launches the kernels. A null pointer omits a term or an output; if edge_ids is null, the edge
+// row of each position is the position itself.
 //
 // S is the storage type of embeddings and their gradients; scores, sums and weights have type Compute<S>. Rows of
 // embeddings are (num_heads, dim_head); alpha is (num_heads, num_positions), other arrays over positions are
@@ -23,7 +23,7 @@ reduce_long_rows(const Compute<S>* __restrict__ overflow, const I* __restrict__ 
     }
 }
 
-// One value each for sources, destinations and edges.
+// One value for each of sources, destinations and edges.
 template <class V> struct ByKind {
     V src;
     V dst;
@@ -35,7 +35,7 @@ template <class V> struct ByKind {
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
 // out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each with
-// its own weights; one group of lanes per row and head. For tangents, each pair contains the tangent of one factor.
+// its own weights; one group of lanes per row and head. For tangents, each product has one tangent factor.
 template <class S, bool wide>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Compute<S>* __restrict__ a_2,
@@ -115,8 +115,8 @@ template <class T> struct SoftmaxStats {
     __device__ T alpha(T logit) const { return exp(logit - shift) / total; }
 };
 
-// Step 1: returns the softmax of the in-edges of a piece. Unless `target` is null, target[0] gets the largest logit and
-// target[stride] the sum of exp(logit - largest).
+// Step 1: returns the softmax of the in-edges of a piece. Unless `target` is null, stores the largest logit in
+// target[0] and the sum of exp(logit - largest) in target[stride].
 template <class T, class I>
 __device__ SoftmaxStats<T> softmax_of_piece(const HeadEdges<T, I>& edges, const HeadLanes& lanes, T* target,
                                             int stride) {
@@ -170,8 +170,8 @@ __device__ Pack<Compute<S>, n> sum_of_sources(const HeadEdges<Compute<S>, I>& ed
     return sums_over_positions(lanes.all(), sum);
 }
 
-// Steps of gat_forward: first the statistics of a piece for each head, its largest logit and the sum of exp(logit -
-// largest); then scores and output, which need the statistics of the whole row. A group of lanes performs both steps
+// Steps of gat_forward: first the statistics of a piece for each head (the largest logit and the sum of exp(logit -
+// largest)); then scores and output, which need the statistics of the whole row. A group of lanes performs both steps
 // for a whole row. For parts of long rows, the steps are separate launches, and combine_softmax_stats combines the
 // statistics in between.
 
@@ -252,7 +252,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
 
 template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S) == 2 ? 3 + concat : 5;
 
-// Computes out[row] = sum of alpha_dot x + alpha x_dot over the row's positions, for the second order. Heads are
+// Computes out[row] = sum of alpha_dot x + alpha x_dot over the row's positions, for second derivatives. Heads are
 // concatenated if `concat`, else averaged.
 //   records     alpha_dot and alpha of every position and head (see InEdges)
 //   x, x_dot    embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
@@ -318,7 +318,7 @@ gat_aggregate(const Compute<S>* __restrict__ records, const S* __restrict__ x, c
     }
 }
 
-// A position and the row of g that belongs to it.
+// A position and the corresponding row of g.
 template <class I> struct Cotangent {
     I row;
     I position;
@@ -339,7 +339,7 @@ constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int
 //   partition      positions by source, by destination or by edge row
 //   order          position of every entry of a row; null: the entry itself
 //   destinations   destination of every position
-//   concat_heads   whether the output has all heads side by side; otherwise their mean
+//   concat_heads whether heads are concatenated in the output, rather than averaged
 //   target         weights, and gradient of the rows, written
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, to_rows_blocks_per_sm<S, I>)
@@ -400,7 +400,7 @@ gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, con
     }
     if (target.out != nullptr) {
 #pragma unroll
-        for (int r = 0; r < n && piece.size > 0; r++) {  // a row without edges skips the weights, which may be NaN
+        for (int r = 0; r < n && piece.size > 0; r++) {  // rows without edges skip the weights, which may be NaN
             total.at[r] += target.a[place.column + r] * c_1;
             total.at[r] += target.a_dot != nullptr ? target.a_dot[place.column + r] * c_2 : T(0);
         }

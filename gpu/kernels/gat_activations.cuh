@@ -1,5 +1,5 @@
-// Activations of attention scores and their first two derivatives. Comparisons treat NaN as positive; at 0, derivatives
-// are taken from the negative side. Differences such as 1 - tanh^2 are computed without cancellation.
+// Activations of attention scores and their first two derivatives. Comparisons treat NaN as positive; derivatives at 0
+// are taken from the left. Differences such as 1 - tanh^2 are computed without cancellation.
 #pragma once
 
 #include "constants.cuh"

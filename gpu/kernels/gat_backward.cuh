@@ -1,6 +1,6 @@
-// Derivatives of graph attention for each edge, which gat.cu sums, and the gradient with respect to the destinations.
-// Names follow docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot,
-// u_dot = g.x_dot, where <> is the mean over the in-edges weighted by alpha.
+// Derivatives of graph attention for each edge, which gat.cu sums, and the gradient of the destination embedding. Names
+// follow docs/maths.md: u = g.x, delta = u - <u>, gamma = logit_dot - <logit_dot>, t = gamma delta + u_dot, u_dot =
+// g.x_dot, where <> is the mean over the in-edges weighted by alpha.
 #pragma once
 
 #include "gat_heads.cuh"
@@ -12,9 +12,9 @@ template <class T> struct Softmax {
     long long num_positions;
 };
 
-// Outputs for the gradient of an embedding's rows, which contains a C_1 + a_dot C_2: C_1 and, for second derivatives,
-// C_2 are the sums of grad_score and grad_score_dot over a row's positions. The array `sums` receives C_1 and C_2, as a
-// (1 or 2, num_heads) block for each row. The overflow arrays have a row for each part.
+// Outputs for the gradient of the rows of an embedding, which contains a C_1 + a_dot C_2: C_1 and, for second
+// derivatives, C_2 are the sums of grad_score and grad_score_dot over a row's positions. The array `sums` receives C_1
+// and C_2, as a (1 or 2, num_heads) block for each row. The overflow arrays contain a row for each part.
 template <class S> struct RowGradient {
     const Compute<S>* a;
     const Compute<S>* a_dot;
@@ -31,7 +31,7 @@ template <class T> struct Means {
     T t;
 };
 
-// Quantities of one position and head from which derivatives are computed.
+// Quantities for one position and head, from which derivatives are computed.
 template <class T> struct EdgeTerms {
     T alpha;
     T score;
@@ -158,7 +158,7 @@ __device__ T mean_of_t(const InEdges<T, I, true>& edges, const HeadLanes& lanes,
     return lanes.sum_over_slots(t.value());
 }
 
-// Sums over the in-edges of a piece for one head; in first order, both are the sum of grad_score.
+// Sums over the in-edges of a piece for one head; for first derivatives, both are the sum of grad_score.
 template <class T> struct CotangentSums {
     T grad_score;
     T grad_score_dot;
@@ -174,7 +174,7 @@ __device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges,
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
         const EdgeTerms<T> terms = edges.terms(e, means);
         T* const to = edges.record(e);
-        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // equals grad_score in first order
+        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // is grad_score unless `second`
         to[edges.u_at + (second ? 2 : 0)] = grad_score_dot;
         of_score_dot.add(grad_score_dot, k);
         if constexpr (second) {
@@ -199,7 +199,7 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
     for (int c = n * lanes.of_head().column(); c < dim_head; c += n << lanes.column_bits) {
         Pack<T, n> total{};
 #pragma unroll
-        for (int r = 0; r < n && head.size > 0; r++) {  // a piece without edges skips the weights, which may be NaN
+        for (int r = 0; r < n && head.size > 0; r++) {  // pieces without edges skip the weights, which may be NaN
             const int column = head.h * dim_head + c + r;
             const T by_dot = target.a_dot != nullptr ? target.a_dot[column] * sums.grad_score_dot : T(0);
             total.at[r] = target.a[column] * sums.grad_score + by_dot;
@@ -217,11 +217,11 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
 
-// Computes the records of all in-edges (see InEdges) and the gradient of the destinations.
+// Computes the records of all in-edges (see InEdges) and the gradient of the destination embedding.
 //   steps           the steps to perform: ALL_STEPS for whole rows, one of them for the parts of long rows
 //   g               gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   x, x_dot        embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
-//   concat_heads    whether the output has all heads side by side; otherwise their mean
+//   concat_heads whether heads are concatenated in the output, rather than averaged
 //   softmax         alpha, or the statistics from which alpha is computed
 //   scores          scores by node and edge row
 //   scores_dot      tangents of the scores
@@ -229,7 +229,7 @@ constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (s
 //   records         records of every position and head, written
 //   means           means over long rows: u, (num_heads), or for second derivatives u, logit_dot and t, (3, num_heads)
 //   parts_of_means  contributions of the parts of long rows to `means`, written
-//   target          gradient of the destinations, written
+//   target gradient of the destination embedding, written
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, backward_blocks_per_sm<S, I, second>)
 gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_dot, int dim_head,
@@ -273,7 +273,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
         if (steps & SECOND_STEP) {
             mean.t = mean_of_t(edges, lanes, mean);
             if (!whole && writes) {
-                of_part[2 * num_heads + h] = mean.t;  // u and logit_dot remain this part's contributions
+                of_part[2 * num_heads + h] = mean.t;  // step 1 has stored u and logit_dot
             }
         }
     }

@@ -6,7 +6,7 @@
 #include "rows.cuh"
 #include "gat_storage.cuh"
 
-// Scores by node and by row of the edge arrays, (n, num_heads) each; `score` adds them for position p of row i.
+// Scores of nodes and edge rows, in arrays of shape (n, num_heads); `score` adds the scores for position p of row i.
 template <class T, class I> struct Scores {
     const T* src;
     const T* dst;
@@ -33,7 +33,7 @@ struct HeadLanes {
     __device__ Lanes of_heads() const { return {column_bits, head_bits}; }
     __device__ Lanes all() const { return {column_bits + head_bits, position_bits}; }
     __device__ int head() const { return threadIdx.x >> column_bits & ((1 << head_bits) - 1); }
-    // Slots number all lanes of a head, which share its positions in computations without columns.
+    // Slots number all lanes of a head; computations without columns divide the positions among the slots.
     __device__ int slots() const { return 1 << (column_bits + position_bits); }
     __device__ int slot() const { return of_head().column() + (all().position() << column_bits); }
     template <class T> __device__ T max_over_slots(T largest) const {
@@ -50,7 +50,7 @@ struct HeadLanes {
     }
 };
 
-// The in-edges of a piece for one head. The lanes of a group share the piece, but not the head: `size` is 0 for lanes
+// The in-edges of a piece for one head. All lanes of a group share a piece, but not the head. `size` is 0 for lanes
 // without a head, which still take part in shuffles.
 template <class T, class I> struct HeadEdges {
     const Scores<T, I>& scores;
@@ -64,8 +64,8 @@ template <class T, class I> struct HeadEdges {
     __device__ Source<I> source(int e) const { return {scores.indices[piece.begin + I(e)]}; }
 };
 
-// Writes a lane's columns of the sum of a piece: for a whole row to `out`, for a part to its overflow row.
-// reduce_long_rows adds the overflow rows before it rounds.
+// Writes a lane's columns of the sum of a piece, for a whole row to `out`, for a part to its overflow row. Overflow
+// rows are not rounded until reduce_long_rows has added them.
 template <class S, class I, int n>
 __device__ void store_columns(const RowPartition<I>& partition, long long s, int width, int column,
                               const Pack<Compute<S>, n>& sum, S* out, Compute<S>* overflow) {

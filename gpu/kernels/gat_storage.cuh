@@ -1,6 +1,6 @@
 // Storage types of arrays: a kernel with storage type S computes in Compute<S>, reads with `value` and writes with
-// `rounded`. The 16-bit types store only bits, because not every host compiler has such types. Kernels compute with
-// float in their place and round to nearest, ties to even.
+// `rounded`. The 16-bit types contain only bits, because not every host compiler supports them; kernels compute in
+// float and round to nearest, ties to even.
 #pragma once
 
 struct float16 {
@@ -50,7 +50,7 @@ __device__ inline float16 rounded_to_float16(float value) {
     if (magnitude > 0x7f800000u) {
         return {(unsigned short)(sign | 0x7e00u)};  // NaN
     }
-    if (magnitude >= 0x47800000u) {  // 65536 and above become infinity
+    if (magnitude >= 0x47800000u) {  // 65536 and above round to infinity
         return {(unsigned short)(sign | 0x7c00u)};
     }
     // Subnormal: float numbers from 0.5 to 1 have the spacing of subnormal float16 numbers.

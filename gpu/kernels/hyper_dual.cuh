@@ -1,15 +1,15 @@
-// Hyper-dual numbers value + along_a e + along_c h + both eh with e^2 = h^2 = 0, which compute derivatives.
+// Hyper-dual numbers value + along_a e + along_c h + both eh, with e^2 = h^2 = 0, for automatic differentiation.
 //
-// Let a = gg_, c = ggg_, g = grad_ and c_g = ggg_grad_. Then bwd3 is the gradient of the coefficient of eh in
-// <g + c_g h, F(x + a e + c h)>. Its field for g is the coefficient of eh in F, its field for x the coefficient of eh
-// in bwd, and its field for a the coefficient of h in bwd, with F and bwd evaluated for hyper-dual numbers.
+// Let a = gg_, c = ggg_, g = grad_ and c_g = ggg_grad_. Then bwd3 is the gradient of the coefficient of eh in <g + c_g
+// h, F(x + a e + c h)>. If F and bwd are evaluated with hyper-dual numbers, the gradient with respect to g is the
+// coefficient of eh in F, and the gradients with respect to x and a are the coefficients of eh and h in bwd.
 #pragma once
 
 template <class T> struct HyperDual {
     T value = T(0), along_a = T(0), along_c = T(0), both = T(0);
 };
 
-// Loads element i of an input and its two directions; a direction that is a null pointer is zero.
+// Loads element i of an input and its two directions; a direction is zero if its pointer is null.
 template <class T>
 __device__ __forceinline__ HyperDual<T> load_input(const T* value, const T* along_a, const T* along_c, long long i) {
     return {value[i], along_a != nullptr ? along_a[i] : T(0), along_c != nullptr ? along_c[i] : T(0), T(0)};

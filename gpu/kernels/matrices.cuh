@@ -1,9 +1,9 @@
 // Tiled products of a tall matrix with a small one, and of a transposed tall matrix with a tall one.
 //
-// A block of THREADS threads computes `rows` by `cols` elements. It loops over the depth in steps of 16, with both
-// factors of a step in shared memory while the factors of the next step are copied there. A thread has 8 by `lane_cols`
-// sums in registers. The sum of a step is rounded separately, to avoid long chains of additions. An element depends
-// bitwise only on its row of `left` and its column of `right`; unlike in a library, the number of rows has no effect.
+// A block of THREADS threads computes `rows` by `cols` elements. It loops over the depth in steps of 16: both factors of
+// a step are in shared memory, where the next ones are copied at the same time. A thread keeps 8 by `lane_cols` sums in
+// registers. The sum of a step is rounded separately, to avoid long chains of additions. Each element depends bitwise
+// only on its row of `left` and its column of `right`; unlike in BLAS, the number of rows has no effect.
 #pragma once
 
 #include "copies.cuh"
@@ -12,28 +12,28 @@
 
 constexpr int matrix_depth = tensor_depth;  // depth of a step
 
-// Minimum number of resident blocks per multiprocessor (__launch_bounds__); this register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__), a limit on registers that causes no spills.
 template <class T> constexpr int matrix_blocks_per_sm = 2;
 
-// Rows of a tile of `multiply`.
+// Number of rows in a tile of `multiply`.
 template <class T> constexpr int matrix_rows = MATRIX_ROWS * 4 / int(sizeof(T));
 
-// A matrix from the tile's first element on, with contiguous rows, `pitch` elements apart. Elements beyond `rows` and
-// `cols` are not read and count as zero.
+// The part of a matrix that starts at the first element of a tile. Rows are contiguous and `pitch` elements apart.
+// Elements beyond `rows` and `cols` are not read and are treated as zero.
 template <class T> struct TileSource {
     const T* at;
     long long pitch;
     int rows;
     int cols;
 
-    // Whether 16 bytes can be copied at a time.
+    // Returns whether 16 bytes can be copied at a time.
     __device__ bool wide() const {
         constexpr int pack = 16 / int(sizeof(T));
         return reinterpret_cast<size_t>(at) % 16 == 0 && pitch % pack == 0 && cols % pack == 0;
     }
 };
 
-// The destination of a tile's elements; see `TileSource`.
+// The destination of the elements of a tile; see `TileSource`.
 template <class T> struct TileTarget {
     T* at;
     long long pitch;
@@ -69,7 +69,7 @@ template <class T> struct TileTarget {
     }
 };
 
-// Right parts in shared memory: `right_words` words for all lanes of a warp.
+// Number of words in shared memory for the parts of `right` that all lanes of a warp read.
 constexpr int right_words = 192;
 __device__ inline void store_right(const RightParts& parts, unsigned* to) {
 #pragma unroll
@@ -88,12 +88,12 @@ __device__ inline RightParts load_right(const unsigned* from) {
     return parts;
 }
 
-// The rows of the left factor are the rows of the product, or the depth if `transposed`.
+// If `transposed`, the rows of the left factor run over the depth instead of the rows of the product.
 template <class T, int rows, int cols, bool transposed> struct TileProduct {
     static constexpr int lane_rows = 8, lanes_m = rows / lane_rows, lanes_n = THREADS / lanes_m;
     static constexpr int lane_cols = cols / lanes_n, run = lane_cols < 4 ? lane_cols : 4;
     static constexpr int pack = 16 / int(sizeof(T));
-    // Strides in shared memory that spread the accesses of a warp, also for tensor cores, over different banks.
+    // Strides in shared memory that spread the accesses of a warp over different banks, also for tensor cores.
     static constexpr int left_stride = transposed ? rows + 4 : matrix_depth + (sizeof(T) == 4 ? 8 : 2);
     static constexpr int right_stride = cols + 4;
     static constexpr int left_elements = left_stride * (transposed ? matrix_depth : rows);
@@ -111,7 +111,7 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
     }
 
     // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` has 2 * stage_elements numbers
-    // and, for tensor cores, `parts` has `right_words` words for every `tensor_cols` columns.
+    // and, for tensor cores, `parts` has `right_words` words for each group of `tensor_cols` columns.
     template <bool tensor>
     static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage, unsigned* parts,
                                    const TileTarget<T>& to) {
@@ -172,7 +172,7 @@ private:
         }
     }
 
-    // Adds the product of a step to `total`: a run of at most 16 terms in the order of the depth.
+    // Adds the product of a step, a chain of at most 16 terms in order of depth, to `total`.
     static __device__ void add(const T* left, const T* right, int depth, T (&total)[lane_rows][lane_cols]) {
         T part[lane_rows][lane_cols] = {};
 #pragma unroll 2
@@ -250,7 +250,7 @@ private:
         }
     }
 
-    // Stores the sums; those that are not finite are recomputed in the order of `add`.
+    // Stores the sums; non-finite sums are first recomputed in the order of `add`.
     static __device__ void store_tensor(const TileSource<T>& left, const TileSource<T>& right,
                                         const float (&sum)[warp_tiles_m][warp_tiles_n][4], const TileTarget<T>& to) {
         unsigned long long again = 0;

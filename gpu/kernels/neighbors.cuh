@@ -1,7 +1,7 @@
 // Neighbour search with a fixed capacity, which a CUDA graph can capture. gpu/neighbors.py launches the kernels.
 //
-// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so bins are
-// numbered like the structure's entries in `members`. Atoms of structures from num_structures on are unbinned ghosts.
+// A structure's cell is divided into bins no thinner than the cutoff. There are no more bins than atoms, so bins are numbered
+// like the structure's entries in `members`. Atoms whose structure number is at least num_structures are ghosts without a bin.
 #pragma once
 
 #include "constants.cuh"
@@ -11,7 +11,7 @@ namespace neighbor {
 constexpr int most_around = 64;  // largest distance of neighbours along one direction, in bins
 constexpr double huge = 1e300;
 
-// Products and sums of lengths are rounded as on the CPU, not fused, so that the same pairs are closer than the cutoff.
+// Products and sums of lengths are rounded separately, as on the CPU, so that both find the same pairs within the cutoff.
 #ifdef TRIGRAPH_GPU_HOST
 __device__ inline double times(double a, double b) { return a * b; }
 __device__ inline double plus(double a, double b) { return a + b; }
@@ -20,7 +20,7 @@ __device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
 __device__ inline double plus(double a, double b) { return __dadd_rn(a, b); }
 #endif
 
-// The cell of a structure, with zero vectors along directions that are not periodic, and its bins.
+// The cell of a structure, with zero vectors along nonperiodic directions, and its bins.
 struct Frame {
     double box[9], inverse[9];  // cell vectors and their duals, in rows
     double lowest[3], scale[3];  // along each vector, bin = (coordinate - lowest) scale
@@ -44,7 +44,7 @@ __device__ inline void cross(const double* a, const double* b, double* out) {
 
 __device__ inline double norm(const double* a) { return sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]); }
 
-// Writes the duals of a frame. `rows` gets its periodic vectors, completed by unit vectors perpendicular to all others.
+// Writes the duals of a frame. `rows` receives the periodic vectors, completed by unit vectors perpendicular to all others.
 __device__ inline void complete(Frame& frame, double* rows) {
     const int number = frame.periodic[0] + frame.periodic[1] + frame.periodic[2];
     const int only = frame.periodic[0] ? 0 : frame.periodic[1] ? 1 : 2;
@@ -80,11 +80,11 @@ __device__ inline void complete(Frame& frame, double* rows) {
     for (int k = 0; k < 9; k++) {
         frame.inverse[k] /= volume;
     }
-    // The CPU handles vectors that may be linearly dependent; NaN is not valid either.
+    // Almost linearly dependent vectors are left to the CPU. The comparison is false for NaN.
     frame.valid = fabs(volume) > 1e-12 * norm(rows) * norm(rows + 3) * norm(rows + 6);
 }
 
-// Returns the first of the edges `begin` .. `end` - 1 whose destination is not less than b, or `end`.
+// Returns the first edge in `begin` .. `end` - 1 whose destination is at least b, or `end` if there is none.
 __device__ inline int lower_bound(const int* dst, int begin, int end, int b) {
     while (begin < end) {
         const int middle = begin + (end - begin) / 2;
@@ -166,8 +166,8 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
     reinterpret_cast<neighbor::Frame*>(frames)[s] = frame;
 }
 
-// Computes the bin of each atom (num_atoms for ghosts); by how many cells the atom lies outside the structure's cell;
-// and whether the CPU has to search instead, because the atom is too far away or its structure has no valid cell.
+// Computes for each atom its bin (num_atoms for ghosts), its offset from the structure's cell in cells, and whether the CPU
+// has to search instead, because the atom is too far away or its structure has no valid cell.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,
@@ -200,9 +200,9 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     bins[i] = int(offsets[s]) + bin;
 }
 
-// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes source,
-// destination and shifts of the edges to them, in no particular order. `ends` has the cumulative sums of the counts,
-// `order` the atoms by bin, and `starts` the first position of each bin in `order`.
+// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes source, destination and
+// shifts of the edges to them, in no particular order. `ends` contains the cumulative sums of the counts, `order` the atoms
+// sorted by bin, and `starts` the first position of each bin in `order`.
 template <class T, class I, bool writes>
 __global__ void __launch_bounds__(THREADS)
 neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,
@@ -276,7 +276,7 @@ neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, c
     }
 }
 
-// Sorts the edges of each source by destination and shifts: an edge comes after all smaller edges of its source.
+// Sorts the edges of each source by destination and shifts: the position of an edge is the number of smaller edges.
 __global__ void __launch_bounds__(THREADS)
 neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edges, int num_atoms, int most_edges,
                int* __restrict__ sorted) {
@@ -289,7 +289,7 @@ neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edge
     int place = row_offsets[a];
     for (int other = row_offsets[a]; other < row_offsets[a + 1]; other++) {
         bool less = false;
-        for (int k = 4; k > 0; k--) {  // the first column that differs decides, since it is compared last
+        for (int k = 4; k > 0; k--) {  // compared last, the first column that differs decides
             const int mine = edges[k * stride + e], its = edges[k * stride + other];
             less = its < mine || (its == mine && less);
         }

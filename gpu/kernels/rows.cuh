@@ -1,14 +1,14 @@
 // Sums over rows of a CSR array by groups of at most 32 lanes, for families that gather rows of a matrix. Lanes are
 // assigned to columns first, and the remaining lanes to the positions of a piece (see sums.cuh).
 //
-// The numbers of lanes are run-time values, to use small widths efficiently. They depend only on the width, and so does
-// the order of sums. A lane has several columns if 16 bytes can be read at a time. Every thread of a block reaches the
-// shuffles, even beyond the last piece.
+// The numbers of lanes are run-time values, so that small widths are efficient. They depend only on the width, and so
+// does the order of sums. A lane has several columns if 16 bytes can be read at a time. All threads of a block, even
+// beyond the last piece, must reach the shuffles.
 #pragma once
 
 #include "sums.cuh"
 
-// Minimum number of resident blocks per multiprocessor (__launch_bounds__); this register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__), a limit on registers that causes no spills.
 constexpr int row_blocks_per_sm = 8;
 template <class T, class I> constexpr int gather_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? row_blocks_per_sm : 7;
 template <class T, class I> constexpr int few_row_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;
@@ -24,7 +24,7 @@ template <int n, class S> __device__ Pack<S, n> load_pack(const S* from) {
     return *reinterpret_cast<const Pack<S, n>*>(from);
 }
 
-// Loads n columns of row number `row`. The offset is in bytes, since the compiler then needs only one instruction.
+// Loads n columns of row number `row`. The offset is in bytes, which the compiler converts to a single instruction.
 template <int n, class S, class I> __device__ Pack<S, n> load_row(const S* columns, I row, int width) {
     const char* const from = reinterpret_cast<const char*>(columns) + (long long)(row) * (width * int(sizeof(S)));
     return *reinterpret_cast<const Pack<S, n>*>(from);
@@ -47,7 +47,7 @@ struct Lanes {
     __device__ int position() const { return (threadIdx.x >> column_bits) & (positions() - 1); }
 };
 
-// Sum over the lanes of a group that share a column, returned to all of them.
+// Returns the sum over the lanes of a group that share a column to all these lanes.
 template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
 #pragma unroll 1
     for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
@@ -77,7 +77,7 @@ template <class T, int n> __device__ Pack<T, n> quotients(const Sum<T> (&sums)[n
     return total;
 }
 
-// Sums over the lanes of a group that share a position, returned to all of them.
+// Replaces `sums` by sums over the lanes of a group that share a position.
 template <class T, int count> __device__ void sum_over_columns(const Lanes& lanes, T (&sums)[count]) {
 #pragma unroll 1
     for (int bit = 0; bit < lanes.column_bits; bit++) {
@@ -112,15 +112,15 @@ template <int n> struct TilePosition {
 // Number of rows that a lane loads before it uses the first one.
 constexpr int unroll = 4;
 
-// Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which names a row, and
-// the lanes exchange Items, so that no load of a row waits for an index and a lane can load `unroll` rows at a time.
-// use(items, valid, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1: items[u]
-// is the Item of position e[u] of the piece. If valid[u] is false, as always if not `lane_active`, the lane has no such
-// term, and items[u] must not be used.
+// Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which contains a row
+// number, and the lanes exchange Items, so that no load of a row waits for an index, and a lane can load `unroll` rows
+// at a time. Calls use(items, valid, e, k) for terms k .. k + unroll - 1 of the lane, where items[u] is the Item of
+// position e[u] of the piece. If valid[u] is false, as it always is unless `lane_active`, there is no such term, and
+// items[u] must not be used.
 template <class Item, class Fetch, class Use>
 __device__ void each_position(const Lanes& lanes, int size, bool lane_active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
-    int longest = size;  // maximum size in the warp, whose lanes must all reach the shuffles
+    int longest = size;  // maximum size in the warp, because all lanes must reach the shuffles
 #pragma unroll 1
     for (int bit = lanes.bits(); bit < 5; bit++) {
         longest = max(longest, __shfl_xor_sync(0xffffffffu, longest, 1 << bit));
@@ -157,7 +157,7 @@ template <class I> struct Source {
     __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
 };
 
-// Loads n columns of row items[u].row if valid[u], else zeros.
+// Loads n columns of row items[u].row if valid[u], else sets them to zero.
 template <int n, class S, class Item>
 __device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&valid)[unroll],
                           Pack<S, n> (&rows)[unroll]) {

@@ -30,7 +30,7 @@ silu_bwd2(const T* __restrict__ gg, const T* __restrict__ grad, const T* __restr
     }
 }
 
-// Computes gradients with respect to the arguments of silu_bwd2, given cotangents ggg_grad and ggg_x of its results.
+// Computes the gradients with respect to the arguments of silu_bwd2, given the cotangents ggg_grad and ggg_x of its results.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 silu_bwd3(const T* __restrict__ ggg_grad, const T* __restrict__ ggg_x, const T* __restrict__ gg, const T* __restrict__ grad,

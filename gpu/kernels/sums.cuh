@@ -1,14 +1,14 @@
-// Sums in a fixed order, for every family: over rows of a CSR array, cut into pieces, and over rows of a matrix.
+// Sums in a fixed order, for all families: over rows of a CSR array, cut into pieces, and over rows of a matrix.
 //
-// Row i has the positions offsets[i]..offsets[i+1]-1. A row with at most `PART_SIZE` positions is one piece, with the
-// row's number. A longer row is cut into parts of `PART_SIZE` positions, counted from its start; the graph has a list
-// of all parts, and part number t is piece num_rows + t. Therefore the sums of a row depend only on that row.
+// Row i has the positions offsets[i]..offsets[i+1]-1. A row with at most `PART_SIZE` positions is one piece, numbered
+// like the row. A longer row is cut into parts of `PART_SIZE` positions, counted from its start; the graph contains a
+// list of all parts, and part t is piece num_rows + t. Therefore the sums of a row depend only on that row.
 //
 // The piece of a whole row writes the result of the row. A part writes a row of an overflow array, which finish_rows
-// adds in a tree whose shape depends only on the number of parts. The piece with the number of a long row is empty;
-// finish_rows overwrites its result.
+// adds in a tree whose shape depends only on the number of parts. For a long row, the piece numbered like the row is
+// empty; finish_rows overwrites its result.
 //
-// If all terms are equal, all roundings of a chain of additions have the same direction: the error is 0 for 4 terms,
+// If all terms are equal, the roundings in a chain of additions have the same direction: the error is 0 for 4 terms,
 // 2.3 eps for 16, and 32 eps for 256. Therefore no chain has more than 16 terms, and sums have few levels of chains.
 #pragma once
 
@@ -30,7 +30,7 @@ template <class T> struct Sum {
     __device__ T value() const { return total + run; }
 };
 
-// A sum in runs of 2^run_bits terms, applied recursively to the sums of runs; the last level is one chain.
+// A sum in runs of 2^run_bits terms, applied recursively to the sums of runs; the last level is a single chain.
 template <class T, int levels, int run_bits> struct TreeSum {
     T sums[levels] = {};
 
@@ -98,13 +98,13 @@ template <class I> struct RowPartition {
         return longest;
     }
 
-    // Returns the address for the `width` sums of piece number s: a row of `out`, or of `overflow` for a part.
+    // Returns the address for the `width` sums of piece s: a row of `out`, or a row of `overflow` for a part.
     template <class T> __device__ T* target(long long s, int width, T* out, T* overflow) const {
         return is_row(s) ? out + s * width : overflow + (s - num_rows) * width;
     }
 };
 
-// Sums pairwise over threadIdx.y in a block of 32 by 8 threads; only threads with y = 0 return the result.
+// Sums pairwise over threadIdx.y in a block of 32 by 8 threads; only threads with threadIdx.y = 0 return the result.
 template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
@@ -116,8 +116,8 @@ template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     return sum;
 }
 
-// The long row of a block; there is a block for each long row and tile of 32 columns. `long_rows` has the `num_long`
-// rows, then the first part of each row, then the part after the last of each row.
+// The long row of a block; there is a block for each long row and tile of 32 columns. `long_rows` contains the
+// `num_long` rows, then the first part of each row, then the part after the last part of each row.
 template <class I> struct LongRow {
     long long row;
     long long first;
@@ -133,7 +133,7 @@ template <class I> struct LongRow {
         column = int(blockIdx.x % col_tiles) * 32 + int(threadIdx.x);
     }
 
-    // Sums this column over the parts' overflow rows; only threads with y = 0 of the 32 by 8 return the result.
+    // Sums this column over the overflow rows of the parts; only threads with threadIdx.y = 0 return the result.
     template <class T> __device__ T sum(const T* overflow, int width, T (*sums)[32]) const {
         LongSum<T> terms;
         if (column < width) {
@@ -146,7 +146,7 @@ template <class I> struct LongRow {
     }
 };
 
-// For every long row: out[row] = sum of the overflow rows of its parts, divided by divisor[row] if not null.
+// For every long row, out[row] = sum of the overflow rows of its parts, divided by divisor[row] unless null.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
@@ -178,7 +178,7 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Row
     }
 }
 
-// Copies the row of `values` of each piece, or 0 for an empty piece, so that values that no edge reads have no effect.
+// Copies the row of `values` for each piece, or zeros for empty pieces, so that values without edges have no effect.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {
@@ -202,8 +202,8 @@ rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long
     }
 }
 
-// sums[y] = sum of up to `block_rows` rows of values from row y * block_rows on, plus the rows of `earlier`, last to
-// first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
+// sums[y] = sum of up to `block_rows` rows of `values`, starting at row y * block_rows, plus the rows of `earlier`,
+// last to first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
 template <class T>
 __global__ void __launch_bounds__(256)
 sum_rows(const T* __restrict__ values, long long num_rows, long long width, int block_rows, long long outer,

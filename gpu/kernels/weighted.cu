@@ -1,6 +1,6 @@
 // Weighted aggregation: sum, mean, min or max of the messages w_e x_j over the in-edges of a destination i.
-// gpu/weighted.py states the formulas and launches the kernels. Null pointers omit a term or an output; null weights
-// are ones, and with null edge_ids, rows of edge arrays equal positions.
+// gpu/weighted.py states the formulas and launches the kernels. A null pointer omits a term or an output; null weights
+// are 1, and if edge_ids is null, the edge row of each position is the position itself.
 #include "rows.cuh"
 
 template <class T, class I> __device__ T weight_of(const T* weights, const I* edge_ids, I p) {
@@ -111,7 +111,7 @@ template <class T, class I> struct Candidate {
     I location;
 };
 
-// Whether b precedes a, in a total order: NaN comes before numbers, and of equal values the lowest location is first.
+// Returns whether b precedes a in a total order: NaN is first; among equal values, the lowest location is first.
 template <class T, class I>
 __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
     if (b.location < I(0) || a.location < I(0)) {
@@ -124,7 +124,7 @@ __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, 
     return (largest ? b.value > a.value : b.value < a.value) || (b.value == a.value && b.location < a.location);
 }
 
-// Writes the largest or smallest message of each row and its location; the overflow arrays get the results of parts.
+// Writes the largest or smallest message of each row and its location; results of parts go to the overflow arrays.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const RowPartition<I> partition,
@@ -212,8 +212,8 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
     }
 }
 
-// For the position p = location[row, j]: out[row, j] = weights values[src, j] + weights_2 values_2[src, j], with the
-// weights and the source of p; 0 if p is -1.
+// Computes out[row, j] = weights values[src, j] + weights_2 values_2[src, j] with the weights and source of position p
+// = location[row, j], or 0 if p is -1.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
@@ -234,7 +234,7 @@ weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const
 
 // ---- derivatives ----------------------------------------------------------------------------------------------------
 
-// A position, its row of g and the coefficient of that row.
+// A position, its row of g, and the coefficient of this row.
 template <class T, class I> struct Cotangent {
     I row;
     I position;
@@ -291,7 +291,7 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
     }
 }
 
-// Columns `column` .. `column` + n - 1 of a destination's row, which a lane multiplies by columns of the sources.
+// The n columns of a destination's row, starting at `column`, that a lane multiplies by columns of the sources.
 template <class T, class I, int n> struct OwnColumns {
     Pack<T, n> g;
     Pack<T, n> centre;
@@ -299,7 +299,7 @@ template <class T, class I, int n> struct OwnColumns {
     I won[n];  // positions of the extrema, used only if location is not null
 };
 
-// For every position p (an in-edge of i from j): dots[p] = g[i] . (values[j] - centre[i] - rho (values_2[j] -
+// For every position p (an in-edge of i from j), dots[p] = g[i] . (values[j] - centre[i] - rho (values_2[j] -
 // centre_2[i])) / degree[i], with rho = degree_dot[i] / degree[i] if `second`, else 0. Unless location is null, only
 // columns whose extremum is at p contribute.
 template <class T, class I, bool wide, bool second>
