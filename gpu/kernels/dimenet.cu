@@ -11,7 +11,7 @@
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------
 
-// One thread per (edge, l, k): l < num_spherical gives an element of sbf_rad, l = num_spherical an element of rbf.
+// One thread per (edge, l, k) computes an element of sbf_rad if l < num_spherical, or of rbf if l = num_spherical.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ rbf, T* __restrict__ sbf_rad,

@@ -316,8 +316,8 @@ template <class T, class I, bool second, int S> struct InEdges {
         stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // Stores (if `fresh`) or adds grad_projected[f,l,m] = sum over channels c of grad_q[l,c] W2[c,m] for the staged in-edges f.
-    // Lane `at_stage + k` holds the number of staged edge k in `edge`. Two threads share the channels of each (f, m).
+    // Stores (if `fresh`) or adds grad_projected[f,l,m] = sum over channels c of grad_q[l,c] W2[c,m] for the staged in-edges f. In
+    // lane `at_stage + k`, `edge` is the index of staged edge k. Two threads share the channels of each (f, m).
     __device__ void add_projected(I edge, int at_stage, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
         const T* const tile_up = inputs.up + inputs.up_at(tile * TILE<T, second>);

@@ -83,7 +83,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Stages the features of `count` edges; lane `at + i` holds the number of staged edge i in `edge`.
+    // Stages the features of `count` edges; in lane `at + i`, `edge` is the index of staged edge i.
     __device__ void stage_features(I edge, int at, int count) const {
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += CHUNK) {

@@ -4,8 +4,8 @@
 #include "hyper_dual.cuh"
 #include "sums.cuh"
 
-// One thread per (edge, k), with THREADS / num_radial edges per block. gg_freq_parts and freq_parts (blocks, num_radial) hold the
-// sums over the edges of each block.
+// One thread per (edge, k), with THREADS / num_radial edges per block. gg_freq_parts and freq_parts (blocks, num_radial) are sums
+// over the edges of each block.
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4)
 dimenet_radial_third(const T* __restrict__ dist, const T* __restrict__ gg_dist, const T* __restrict__ ggg_dist,

@@ -9,11 +9,11 @@
 //
 // By the addition theorem, a node's sum over all pairs of edges takes two steps whose cost is linear in the number of edges.
 // First, the state of the node, state[r,c] = weight_r sum_f s_r(u_f) feature_f[l,c], is summed over its in-edges for the rows r
-// of harmonics. Out-edge e then gets sum_r s_r(u_e) state[r,c] minus its excluded terms. The subtraction is accurate unless
-// excluded terms dominate the sum or are not finite (see Balance). Sums over out-edges use grad_out instead of features.
+// of harmonics. The sum for out-edge e is then sum_r s_r(u_e) state[r,c] minus the excluded terms. The subtraction is accurate
+// unless excluded terms dominate the sum or are not finite (see Balance). Sums over out-edges use grad_out instead of features.
 //
 // S is the number of degrees for which loops are unrolled: num_spherical, or DEGREES for any num_spherical <= DEGREES. If S >
-// num_spherical, the state has zeros for the remaining degrees, and sums over pairs stop at num_spherical.
+// num_spherical, the state is zero for the remaining degrees, and sums over pairs stop at num_spherical.
 #pragma once
 #include "constants.cuh"
 #include "dimenet_harmonics.cuh"
@@ -293,8 +293,8 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
 // Decides whether excluded terms may be subtracted from the sum over all terms. All terms must be finite, and no group of terms
-// that are excluded together may exceed 3/4 of the total (see docs/design.md), measured by bounds on absolute values. The arrays
-// hold the total, the largest group and the last term's group of each sum.
+// that are excluded together may exceed 3/4 of the total (see docs/design.md), measured by bounds on absolute values. For each
+// sum, the arrays contain the total, the largest group, and the group of the last term.
 template <class T> struct Balance {
     T *total, *largest, *group;
 
@@ -483,7 +483,7 @@ template <class T, bool second, int S> struct StateRows {
 };
 
 // Returns a power of two 1 / 2^n, with 2^n close to the largest component of v, so that squares of scaled components neither
-// overflow nor all underflow. Subnormal vectors get the power for the smallest normal number, whose inverse is finite.
+// overflow nor all underflow. For subnormal vectors, returns the power for the smallest normal number, whose inverse is finite.
 template <class T> __device__ T factor_of(const Vec<T>& v) {
     int n;
     frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);

@@ -110,8 +110,8 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
         return int(threadIdx.x) % lanes_n * run + j % run + j / run * (lanes_n * run);
     }
 
-    // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` has 2 * stage_elements numbers
-    // and, for tensor cores, `parts` has `right_words` words for each group of `tensor_cols` columns.
+    // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` contains 2 * stage_elements
+    // numbers and, for tensor cores, `parts` `right_words` words for each group of `tensor_cols` columns.
     template <bool tensor>
     static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage, unsigned* parts,
                                    const TileTarget<T>& to) {

@@ -2,8 +2,8 @@
 // assigned to columns first, and the remaining lanes to the positions of a piece (see sums.cuh).
 //
 // The numbers of lanes are run-time values, so that small widths are efficient. They depend only on the width, and so
-// does the order of sums. A lane has several columns if 16 bytes can be read at a time. All threads of a block, even
-// beyond the last piece, must reach the shuffles.
+// does the order of sums. A lane processes several columns if 16 bytes can be read at a time. All threads of a block,
+// even beyond the last piece, must reach the shuffles.
 #pragma once
 
 #include "sums.cuh"
