@@ -124,7 +124,7 @@ def _digest(code: bytes) -> str:
 
 
 def _whole(folder: Path) -> Path | None:
-    """Return a file whose content matches the digest in its name; files may be truncated by a crash or a full disk."""
+    """Return a file whose content matches the digest in its name; crashes and full disks leave truncated files."""
     for file in folder.glob("*.cubin"):
         with contextlib.suppress(OSError):  # the file was removed or cannot be read
             if file.name.split(".")[1] == _digest(file.read_bytes()):

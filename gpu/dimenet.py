@@ -309,7 +309,7 @@ class _Triplets:
 
     def gradients(self) -> None:
         """Compute the requested gradients."""
-        # Gradients of the directions, by tile of channels: first those of out-edges, then those of in-edges.
+        # Gradients of the directions, by tile of channels: first for out-edges, then for in-edges.
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)

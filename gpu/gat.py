@@ -351,7 +351,7 @@ class _Attention:
 
     @lazy
     def totals(self) -> tuple[Any, Any, Any, Any]:
-        """Sums of the cotangents of scores by source, destination and edge row; None if no weights are requested."""
+        """Sums of the cotangents of scores by source, destination and edge row, if required for weights."""
         if "attention_weights" not in self.fields:
             return None, None, None, None
         of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)

@@ -290,6 +290,6 @@ class _Bilinear:
 
     @lazy  # depends only on the arguments of this call
     def _levels(self) -> int:
-        """Bytes of a three-level summation tree, or 0 if no edge has more triplets than a kernel adds in sequence."""
+        """Bytes of the trees that sum triplets in three levels; 0 if a kernel adds all triplets of an edge in sequence."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

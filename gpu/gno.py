@@ -184,7 +184,7 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
 class _Pass(NamedTuple):
     """Arguments of one launch of kernel gno_grad_edges; None means zero.
 
-        Q uses V^ of `params`. If `dot` is True, Q a_dot is added to the gradient of the features; if False, Q a^.
+        Q uses V^ from `params`. If `dot` is True, Q a_dot is added to the gradient of the features; if False, Q a^.
 
     s = Q h contributes to the gradient of coords by U of `weights`, of U^ by `xi`, and of b_u if `bias` is True.
     """
@@ -272,7 +272,7 @@ class _Message:
         return added["params"]
 
     def _grad_v(self, h_by: tuple[Any, Any], block: dict[str, Any], chunks: int) -> Any:
-        """Return T^T g of each chunk of pieces, (chunks, H + 1, F)."""
+        """Return T^T g for each chunk of pieces, with shape (chunks, H + 1, F)."""
         net = self.net
         out = self.kernels.empty(chunks, net.hidden + 1, net.width)
         tiles = cover(net.hidden + 1, 16) * cover(net.f_in, 32)
@@ -316,19 +316,19 @@ class _Network:
         self.argument = _Arrays(self.coords, self.params, self.coords_dot, self.params_dot, self.d, self.hidden)
 
     def u_hat(self, params: Any) -> Any:
-        """Return the rows of U and the row b_u, (d + 1, H)."""
+        """Return the rows of U and the row b_u, with shape (d + 1, H)."""
         return params[: (self.d + 1) * self.hidden].reshape(self.d + 1, self.hidden)
 
     def v_hat(self, params: Any) -> Any:
-        """Return the rows of V and the row b_v, (H + 1, F)."""
+        """Return the rows of V and the row b_v, with shape (H + 1, F)."""
         return params[(self.d + 1) * self.hidden :].reshape(self.hidden + 1, self.width)
 
     def u(self, params: Any) -> Any:
-        """Return U without b_u, (d, H)."""
+        """Return U without b_u, with shape (d, H)."""
         return self.u_hat(params)[:-1]
 
     def v(self, params: Any) -> Any:
-        """Return V without b_v, (H, F)."""
+        """Return V without b_v, with shape (H, F)."""
         return self.v_hat(params)[:-1]
 
     def total(self, part: Callable[[Any], Any], outer: int = 1) -> Total:

@@ -49,7 +49,7 @@ def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
 
 #: The environment variable that selects tensor cores for float32 kernels: 1, or 0 (the default).
 TENSOR_VARIABLE = "TRIGRAPH_TENSOR_CORES"
-#: Suffix of tensor-core kernels, whose parameters are the same as without the suffix; other dtypes use the latter.
+#: Suffix of tensor-core kernels. The kernels without it have the same parameters, and are used for other dtypes.
 TENSOR = "_tensor"
 
 

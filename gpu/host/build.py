@@ -256,7 +256,7 @@ def host_build(
     """Return a library with the CPU version of a kernel family, compiling it unless the user's cache contains it.
 
     The variant is ``"fast"``, ``"asan"`` or ``"race"``. The cache key is a hash of everything that determines the
-    library. Tests pass another kernel file with its instances, or more compiler flags.
+    library. Tests may pass another kernel file with its instances, or additional compiler flags.
     """
     if source is None:
         source = HOST.parent / "kernels" / f"{family}.cu"

@@ -8,7 +8,7 @@ namespace cuda_host {
 // The running thread; null outside of kernels.
 struct Thread;
 extern Thread* current;
-unsigned rank(const Thread& thread);  // number of the thread within its block
+unsigned rank(const Thread& thread);  // index of the thread within its block
 std::string describe(unsigned rank);  // "thread (3, 0, 0)"
 Site site_of(const Thread& thread);   // where the thread waits, or completes a collective
 inline std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
