@@ -195,7 +195,7 @@ class _Embedding:
 
 
 def _bilinear(call: Call) -> None:
-    """Compute m_ca = sum over units of the output of P W^T or derivatives; see `trigraph.interaction_bilinear_fwd`."""
+    """Compute m_ca, the sum of P W^T over units, or its derivatives; see `trigraph.interaction_bilinear_fwd`."""
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
     else:
@@ -290,6 +290,6 @@ class _Bilinear:
 
     @lazy  # depends only on the arguments of this call
     def _levels(self) -> int:
-        """Bytes of the trees that sum triplets in three levels; 0 if a kernel adds all triplets of an edge in sequence."""
+        """Bytes of the trees that sum triplets in three levels; 0 if a kernel adds the triplets of an edge in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

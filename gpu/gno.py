@@ -56,7 +56,7 @@ def gno_kernel_fwd(call: Call) -> None:
 def gno_kernel_bwd(call: Call) -> None:
     """Compute the gradients of `gno_kernel_fwd`; see `trigraph.gno_kernel_bwd`.
 
-    With s = V^T g where active, they are coords = U^T s, U^ = sum s xi^^T and V^ = sum g a^^T.
+    With s = V^T g where active, the gradients are coords = U^T s, U^ = sum s xi^^T and V^ = sum g a^^T.
     """
     net, grads, params = _Network(call), call.fields, call.inputs.params
     grads.clear("params")  # sums over blocks are added to this field

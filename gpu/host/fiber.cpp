@@ -120,8 +120,8 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
 #else
-    // The values that the swap loads. x86-64, as after a call: a null return address of `entry` at a multiple of 16,
-    // below it `entry` for the swap's ret, and six registers. aarch64: 20 registers; the link register is the twelfth.
+    // Values that the swap loads. x86-64: as after a call, a null return address of `entry` at a multiple of 16, below
+    // it `entry` for the ret of the swap, and six registers. aarch64: 20 registers (the twelfth is the link register).
 #ifdef __x86_64__
     constexpr int words = 8, entered = 6;
 #else

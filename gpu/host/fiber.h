@@ -37,7 +37,7 @@ bool allocate_stack(Fiber& fiber);
 // the stack, so that the most frequently used parts of the stacks do not compete for one cache set.
 void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 
-// `last`: the running fiber will not return to this point.
+// If `last`, the running fiber never returns to this point.
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);
 
 // `entry` must call this function first.

@@ -4,8 +4,8 @@
 // linked; this file defines the functions that are called. For every few bytes of the launch's arrays and of shared
 // memory, a cell records which threads wrote and read them, and when: the block, the number of __syncthreads so far,
 // and the number of __syncwarp that the lane has passed. Within a block, a barrier orders all accesses; within a warp,
-// __syncwarp orders accesses of the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes
-// order nothing. A launch stops at the first error.
+// __syncwarp orders accesses of the lanes in its mask (vector clocks); blocks are never ordered. Shuffles and votes do
+// not order accesses. A launch stops at the first error.
 //
 // Not detected: accesses to __device__ variables or beyond local arrays, and races with reads that were not kept
 // because a cell had more than four unordered readers. Kernels do not use atomics.
@@ -35,7 +35,7 @@ struct Stamp {
 
 constexpr int max_reads = 4;
 
-// The last write, and the reads since then.
+// The last write to a cell, and the reads since then.
 struct Cell {
     bool initialised;
     Stamp write;

@@ -83,7 +83,7 @@ template <class T, bool second> struct Pull {
 
 // Overwrites the harmonics of `count` edges at `coef` with their cotangents, in one warp. The cotangent of a row is the sum over
 // channels of the state times the numbers at from(row) + i * stride for edge i, and zero for row 0, which is constant. The
-// numbers' derivatives follow at offset from_dot, unless from_dot is 0. `state_dot`: whether the state has derivatives.
+// numbers' derivatives follow at offset from_dot, unless from_dot is 0. `state_dot` says whether the state has derivatives.
 template <class T, bool second, int S, int count, class From>
 __device__ __forceinline__ void contract(const T* state, bool state_dot, const From& from, int stride, int from_dot, T* coef) {
     constexpr int QUAD = 16 / int(sizeof(T));

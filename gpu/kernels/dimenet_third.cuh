@@ -1,7 +1,7 @@
 // Third derivatives of the sum over triplets, from first derivatives evaluated with hyper-dual numbers (see hyper_dual.cuh).
 //
-// With K_ln,c = norm(Y_l) sum_m W1[l,n,m] W2[c,m], in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc = x_c q_lc,
-// and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of hyper-dual numbers, which have four parts: unit
+// With K_ln,c = norm(Y_l) sum_m W1[l,n,m] W2[c,m], each in-edge f has q_lc = sum_n K_ln,c sbf_rad_f[l,n] and feature_lc = x_c
+// q_lc, and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of hyper-dual numbers, which have four parts: unit
 // vectors (edge, xyz, part), K (l, n, part, c), features (edge, l, part, c).
 //
 // A warp multiplies the other edges' rows of features or gradients by P_l and by P_l' times those edges' directions. The first
@@ -13,7 +13,7 @@
 constexpr int PARTS = 4;  // components of a hyper-dual number
 // Minimum number of resident blocks per multiprocessor, which limits the registers per thread.
 template <class T> constexpr int THIRD_BLOCKS = sizeof(T) == 4 ? 4 : 2;
-// Factors per pair in shared memory: P_l, and P_l' times the other edge's direction. The stride is padded against bank conflicts.
+// Factors of a pair in shared memory: P_l, and P_l' times the other edge's direction. Padding avoids bank conflicts.
 constexpr int PAIR = 4 * PARTS, PAIR_STRIDE = PAIR + 4;
 
 template <class T> __device__ __forceinline__ HyperDual<T> load_parts(const T* from) {
@@ -43,7 +43,7 @@ template <class T> struct Weights {
     int num_radial;
     int num_spherical;
 
-    // first: norm(Y_l) W1[l,n,m] for row l * num_radial + n; second: W2[c,m].
+    // first() returns norm(Y_l) W1[l,n,m] for row l * num_radial + n, and second() returns W2[c,m].
     __device__ HyperDual<T> first(int row, int m) const {
         return angular_norm(T(0), row / num_radial) * load_input(value, along_a, along_c, (long long)(row) * n_mid + m);
     }
@@ -196,7 +196,7 @@ template <class T> __device__ void store_pair(const HyperDual<T> (&own)[3], cons
     }
 }
 
-// A lane's sums of the factors of pairs times rows of the other edges, with compensated summation (see add_run).
+// Sums of a lane: factors of pairs times rows of the other edges, with compensated summation (see add_run).
 template <class T> struct ThirdSums {
     T run[PAIR] = {}, total[PAIR] = {};
 

@@ -332,8 +332,8 @@ template <class S, class I>
 constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int(sizeof(S) == 2);
 
 // Computes the gradient of an embedding. With the record c of a position and head and the sums C of the records over
-// the positions of a row: out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_dot[h] C_2, and sums[row] = C_1 and, in second
-// order, C_2.
+// the positions of a row: out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_dot[h] C_2, and sums[row] = C_1 and, if
+// `second`, C_2.
 //   records        records of every position and head (see InEdges)
 //   g              gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   partition      positions by source, by destination or by edge row

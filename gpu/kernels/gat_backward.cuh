@@ -51,7 +51,7 @@ template <class T, class I, bool second> struct InEdges {
     HeadEdges<T, I> head;
     const Scores<T, I>& scores_dot;
     T* records;
-    bool has_g;  // without g, u and u_dot are zero
+    bool has_g;  // if false, u and u_dot are zero
 
     __device__ T* record(int e) const {
         return records + (((long long)(head.piece.begin) + e) * head.scores.num_heads + head.h) * per_edge;

@@ -200,9 +200,9 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     bins[i] = int(offsets[s]) + bin;
 }
 
-// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes source, destination and
-// shifts of the edges to them, in no particular order. `ends` contains the cumulative sums of the counts, `order` the atoms
-// sorted by bin, and `starts` the first position of each bin in `order`.
+// Counts the neighbours that each thread of an atom finds, up to `most` + 1, or, if `writes`, writes the edges to these
+// neighbours (source, destination, shifts) in no particular order. `ends` contains the cumulative sums of the counts, `order`
+// the atoms sorted by bin, and `starts` the first position of each bin in `order`.
 template <class T, class I, bool writes>
 __global__ void __launch_bounds__(THREADS)
 neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, const I* __restrict__ offsets,
