@@ -128,7 +128,7 @@ class _Procedure:
         return re.sub(r"[A-Za-z_]\w*", lambda m: f"{m[0]}_" if m[0] in self.local else m[0], expression)
 
     def locate(self, name: str) -> list[tuple[str, str]]:
-        """Return the (argument, component) pairs that can supply a graph size or array; the first present wins."""
+        """Return the (argument, component) pairs that can supply a graph size or array, in order of priority."""
         assert self.op.graph is not None
         paths = self.op.graph.paths.get(name, (f"graph.{name}",))
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]

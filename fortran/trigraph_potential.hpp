@@ -227,7 +227,7 @@ private:
         }
         for (const auto shift : atoms.shifts)
             most = std::max(most, std::abs(shift));
-        if (std::pow(double(number), 2) * std::pow(2.0 * double(most) + 1, 3) > 9e18)  // every possible edge has an int64 index
+        if (std::pow(double(number), 2) * std::pow(2.0 * double(most) + 1, 3) > 9e18)  // each possible edge must have an int64 index
             refuse("there are too many atoms for edges that cross " + std::to_string(most) + " cells");
     }
 

@@ -1,4 +1,4 @@
-!> The operations of athena's graph neural operator layer, computed by the fast path, with the arguments of athena 2.1.1.
+!> The operations of athena's graph neural operator layer, computed by the fast path, with arguments as in athena 2.1.1.
 !!
 !! Arrays are real32. The in-edges of vertex i are columns adj_ia(i) to adj_ia(i + 1) - 1 of adj_ja, each of which is
 !! [neighbour, edge]; vertices, neighbours and edges are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block in

@@ -138,9 +138,9 @@ contains
         z = scaled(n * x%v, abs(n) * x%s)
     end function multiply_integer
 
-    !> The scale is |x| scale(y) + scale(x) |y| - |x y|, plus a term for the product of the two errors, which dominates if the
-    !! terms of both factors cancel. The error of a factor that obeys the accuracy rule is below 8 eps times its scale, so the
-    !! product of two errors is below (8 eps)^2 x%s y%s. The larger eps, of float32, makes the bound valid in both precisions.
+    !> The scale is |x| scale(y) + scale(x) |y| - |x y|, plus a term for the product of the two errors, which dominates if the terms
+    !! of both factors cancel. The error of a factor that obeys the accuracy rule is below 8 eps times its scale, so the product of
+    !! two errors is below (8 eps)^2 x%s y%s. Using the larger eps, of float32, makes the bound valid in both precisions.
     elemental function times_scaled(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z

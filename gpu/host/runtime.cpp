@@ -49,7 +49,7 @@ struct Thread {
 // Collectives of a warp that are still waiting for lanes: bit i of `open` is set if pending[i] is in use.
 struct Warp {
     unsigned open;
-    unsigned absent;  // lanes that have returned or that the block does not have
+    unsigned absent;  // lanes that have returned, or do not exist in the block
     struct Pending {
         Collective call;
         unsigned arrived;

@@ -520,7 +520,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 };
 
-// A block processes nodes_per_block nodes from blockIdx.x * nodes_per_block on. First derivatives (h: see the top of this file):
+// A block processes nodes_per_block nodes, starting at blockIdx.x * nodes_per_block. First derivatives, with h as above:
 //     grad_embedding[f,c] = sum_l q h;   grad_projected[f,l,m] = sum_c W2[c,m] x_f[c] h;   grad_unit (tiles, num_edges, 3) = the
 //     cotangents of the in-edges' directions;   totals[block,m,c] = sum over f, l of projected[f,m,l] x_f[c] h.
 // Second derivatives, with the derivative h_dot of h along the cotangents of gradients:

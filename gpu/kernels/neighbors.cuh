@@ -289,7 +289,7 @@ neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edge
     int place = row_offsets[a];
     for (int other = row_offsets[a]; other < row_offsets[a + 1]; other++) {
         bool less = false;
-        for (int k = 4; k > 0; k--) {  // compared last, the first column that differs decides
+        for (int k = 4; k > 0; k--) {  // the first differing column is compared last and decides
             const int mine = edges[k * stride + e], its = edges[k * stride + other];
             less = its < mine || (its == mine && less);
         }
