@@ -130,7 +130,7 @@ def runtime(array: Any) -> Runtime:
 
 
 def instance_name(kernel: str, types: Types) -> str:
-    """Return the C++ name expression of a kernel, ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
+    """Return the C++ name expression of a kernel, such as ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
     return instance(kernel, tuple(map(_template_argument, types)))
 
 
