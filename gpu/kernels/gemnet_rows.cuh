@@ -204,6 +204,7 @@ __device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, c
 // 2 by rows / 4 elements of the result.
 template <class T, int rows, int cols> struct RowProduct {
     static constexpr int width = 32 * cols, pack = 16 / int(sizeof(T)), lane_rows = 2, lane_cols = rows / 4;
+    static constexpr int chains = width / 16;  // of additions, 16 in each
     static constexpr int pitch = width + pack;  // rows begin in different banks
 
     T sum[lane_rows][lane_cols];
@@ -248,10 +249,10 @@ template <class T, int rows, int cols> struct RowProduct {
         }
     }
 
-    // sum = first second^T. Every `pack`-th product is in one chain of additions, at most 16 of them.
+    // sum = first second^T.
     __device__ void multiply(const T* first, const T* second) {
-        T part[lane_rows][lane_cols][pack] = {};
-#pragma unroll
+        T part[lane_rows][lane_cols][chains] = {};
+#pragma unroll 4
         for (int x = 0; x < width; x += pack) {
             T a[lane_rows][pack], b[lane_cols][pack];
 #pragma unroll
@@ -268,7 +269,7 @@ template <class T, int rows, int cols> struct RowProduct {
                 for (int j = 0; j < lane_cols; j++) {
 #pragma unroll
                     for (int k = 0; k < pack; k++) {
-                        part[i][j][k] += a[i][k] * b[j][k];
+                        part[i][j][k % chains] += a[i][k] * b[j][k];
                     }
                 }
             }
@@ -278,7 +279,7 @@ template <class T, int rows, int cols> struct RowProduct {
 #pragma unroll
             for (int j = 0; j < lane_cols; j++) {
                 const T half = part[i][j][0] + part[i][j][1];
-                sum[i][j] = pack == 2 ? half : half + (part[i][j][pack - 2] + part[i][j][pack - 1]);
+                sum[i][j] = chains == 2 ? half : half + (part[i][j][chains - 2] + part[i][j][chains - 1]);
             }
         }
     }
