@@ -252,7 +252,7 @@ template <class T, int rows, int cols> struct RowProduct {
     // sum = first second^T.
     __device__ void multiply(const T* first, const T* second) {
         T part[lane_rows][lane_cols][chains] = {};
-#pragma unroll 4
+#pragma unroll pack
         for (int x = 0; x < width; x += pack) {
             T a[lane_rows][pack], b[lane_cols][pack];
 #pragma unroll
