@@ -63,7 +63,7 @@ template <class T> struct Pairs {
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 constexpr int unit_blocks_per_sm = 16;
-constexpr int radial_blocks_per_sm = 12;  // of gemnet_radial, whose sums over lanes need more registers
+constexpr int radial_blocks_per_sm = 12;  // of gemnet_radial, which needs more registers
 
 // ---- B and P --------------------------------------------------------------------------------------------------------
 
@@ -147,13 +147,14 @@ __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, co
     columns.clear_beyond(num_s, sum);
 }
 
-// Rows of p of a unit, summed over its edges in shared memory; the sum with the last edge goes to p.
+// Rows of p of a unit, summed over its edges in shared memory. The last edge's terms complete the sum, which goes to p.
 template <class T, int cols> struct UnitSum {
     T* sums;  // of the lane: the sum of row x, column z is at sums[32 * (x * cols + z)]
     T* p;
     bool add_to_p;
 
-    // Takes consecutive rows from x on, number u `offset[u]` bytes behind p; not the first terms if `add`.
+    // Takes the terms of consecutive rows from x on; row x + u is `offset[u]` bytes behind p. Adds them to earlier terms
+    // if `add`; they are the last terms if `last`.
     template <int count>
     __device__ void take(int x, const LaneColumns<cols>& columns, const long long (&offset)[count], bool add, bool last,
                          T (&values)[count][cols]) const {

@@ -279,11 +279,17 @@ GEMNET = {
         "G_e for another edge": 'np.einsum("ecs,ecn->esn", rad_W1, Q_e)[⟦triplets.index → triplets.order⟧]',
     },
     "gpu/kernels/gemnet.cu": {
-        "tiles of emb_in overwrite": "*to = ⟦c0 == 0 ? sum : *to + sum → sum⟧;",
-        "lanes exchange the wrong half": "given = ⟦upper → !upper⟧ ? values[k] : values[k + half];",
-        "the columns of a lane beyond its first are left out": "to[z] = ⟦c + 32 * z < width → z == 0 && c < width⟧ ?",
+        "tiles of emb_in overwrite": "*to = add || ⟦c0 > 0 → false⟧ ? *to + sum : sum;",
         "triplets of an edge beyond the first 256": "term = in_level == 0 ? term : ⟦*target + term → *target⟧;",
         "levels are left out": "⟦count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
+        "an edge of an atom replaces those before": "⟦own[32 * (u * cols + z)] + values[u][z] → values[u][z]⟧;",
+        "edges of an atom beyond the first 16": "total.add_to_p = ⟦total.add_to_p || add → false⟧;",
+        "the last edge of an atom has no triplets": "while (⟦end > begin && edge(end - 1).size == 0 → false⟧)",
+    },
+    "gpu/kernels/gemnet_rows.cuh": {
+        "the columns of a lane beyond its first are left out": "{ return ⟦first + 32 * z < width → z == 0 && first < width⟧; }",
+        "rows of a lane beyond its first": "return int(threadIdx.x) / 4 + ⟦8 * i → i⟧;",
+        "copied columns beyond the last": "const bool any = ⟦begin + x < num_columns → true⟧;\n            const T*",
     },
     "gpu/kernels/matrices.cuh": {
         "a step is copied over the one in use": "begin(x0 + matrix_depth, ⟦other → stage⟧);",
