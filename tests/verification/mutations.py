@@ -289,7 +289,7 @@ GEMNET = {
     "gpu/kernels/gemnet_rows.cuh": {
         "the columns of a lane beyond its first are left out": "{ return ⟦first + 32 * z < width → z == 0 && first < width⟧; }",
         "rows of a lane beyond its first": "return int(threadIdx.x) / 4 + ⟦8 * i → i⟧;",
-        "a chain of a product over columns": "half + (⟦part[i][j][chains - 2] + → ⟧part[i][j][chains - 1]);",
+        "a chain of a product over columns": "half + (part[i][j][chains - 2] + ⟦part[i][j][chains - 1] → T(0)⟧);",
     },
     "gpu/kernels/matrices.cuh": {
         "a step is copied over the one in use": "begin(x0 + matrix_depth, ⟦other → stage⟧);",
