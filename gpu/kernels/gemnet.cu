@@ -153,8 +153,8 @@ template <class T, int cols> struct UnitSum {
     T* p;
     bool add_to_p;
 
-    // Takes the terms of consecutive rows from x on; row x + u is `offset[u]` bytes behind p. Adds them to earlier terms
-    // if `add`; they are the last terms if `last`.
+    // Takes the terms of consecutive rows from x on; row x + u is `offset[u]` bytes behind p. If `add`, adds them to
+    // earlier terms; if `last`, they are the last ones.
     template <int count>
     __device__ void take(int x, const LaneColumns<cols>& columns, const long long (&offset)[count], bool add, bool last,
                          T (&values)[count][cols]) const {
@@ -290,7 +290,8 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
                         __syncwarp();  // the rows of the last step are no longer read
                         Product::begin_first(
                             copies, outputs, c0, emb_in,
-                            [&](int x) { return (long long)(i0 + min(x, here - 1)) * (emb_in * int(sizeof(T))); }, rows_of_q);
+                            [&](int x) { return (long long)(i0 + min(x, here - 1)) * (emb_in * int(sizeof(T))); },
+                            rows_of_q);
                         if (i0 == 0) {
                             T b[rows][cols];
                             sum_triplets(stage, sizes, pairs, dot, order, edge, s0, columns,
@@ -385,7 +386,8 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
     const Rows<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
     const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
-    const TripletGradients<T, I, rows, cols> gradients{stage, rows_of_m, rows_of_g, offsets_of_m, order, grad_sph, grad_m};
+    const TripletGradients<T, I, rows, cols> gradients{
+        stage, rows_of_m, rows_of_g, offsets_of_m, order, grad_sph, grad_m};
     for (int j = 0; j < unit.edges(); j++) {
         const RowChunk<I> edge = unit.edge(j);
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += 32 * cols) {

@@ -174,9 +174,9 @@ private:
     }
 };
 
-// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with rows as for Stage::load. Rows of `sum` from
-// num_y on, and columns beyond the last, are undefined. Runs of `step` terms are summed separately, to avoid long chains
-// of additions.
+// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with rows as for Stage::load. Rows of `sum`
+// from num_y on, and columns beyond the last, are undefined. Runs of `step` terms are summed separately, to avoid long
+// chains of additions.
 template <class T, int rows, int cols, class LeftOffset, class RightOffset>
 __device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, const T* left,
                             const LeftOffset& left_offset, const T* right, const RightOffset& right_offset,
@@ -200,8 +200,8 @@ __device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, c
     }
 }
 
-// Products first second^T of two matrices in shared memory: `step` and `rows` rows of 32 * cols columns. A lane computes
-// 2 by rows / 4 elements of the result.
+// Products first second^T of two matrices in shared memory: `step` and `rows` rows of 32 * cols columns. A lane
+// computes 2 by rows / 4 elements of the result.
 template <class T, int rows, int cols> struct RowProduct {
     static constexpr int width = 32 * cols, pack = 16 / int(sizeof(T)), lane_rows = 2, lane_cols = rows / 4;
     static constexpr int chains = width / 16;  // of additions, 16 in each

@@ -287,7 +287,7 @@ GEMNET = {
         "the last edge of an atom has no triplets": "while (⟦end > begin && edge(end - 1).size == 0 → false⟧)",
     },
     "gpu/kernels/gemnet_rows.cuh": {
-        "the columns of a lane beyond its first are left out": "{ return ⟦first + 32 * z < width → z == 0 && first < width⟧; }",
+        "columns of a lane beyond its first": "{ return ⟦first + 32 * z < width → z == 0 && first < width⟧; }",
         "rows of a lane beyond its first": "return int(threadIdx.x) / 4 + ⟦8 * i → i⟧;",
         "a chain of a product over columns": "half + (part[i][j][chains - 2] + ⟦part[i][j][chains - 1] → T(0)⟧);",
     },
