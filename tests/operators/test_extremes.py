@@ -374,3 +374,11 @@ def test_a_left_out_edge_that_is_most_of_a_sum(backend):
         for name in {"embedding", "gg_embedding"} & values.keys():
             values[name][graph.src == 12] *= 2.0**20
         assert_accurate(op, values, compute_fields(op, values, backend=backend), backend in ("fortran", "gpu-host"))
+
+
+def test_rows_of_several_copies():
+    """GemNet-OC's kernels copy a row of 64 channels to shared memory in several pieces of 16 bytes."""
+    sizes = {"emb_in": 64, "emb_out": 64, "interm": 16, "num_spherical": 7}
+    for op in (OPERATORS[f"interaction_bilinear_{order}"] for order in ("fwd", "bwd", "bwd2")):
+        values = draw_operator_arguments(op, np.float32, **sizes)
+        assert_accurate(op, values, compute_fields(op, values, backend="gpu-host"), chunked=True)
