@@ -2,8 +2,8 @@
 
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
 It returns the results of the operator's fwd as a tensor, a tuple in field order, or a mapping from field to tensor;
-auxiliary outputs may be omitted. Differentiation yields bwd and bwd2 and, for trigraph's own functions, bwd3, whose last
-derivative is computed with or without recording it for a further derivative.
+auxiliary outputs may be omitted. Differentiation yields bwd and bwd2 and, for trigraph's own functions, bwd3, with and
+without recording the last derivative for a further one.
 """
 
 import importlib
@@ -113,7 +113,7 @@ def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -
 
 
 def make_framework_subject(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
-    """Return a subject that computes all operators by differentiating the functions of `trigraph.torch` or `trigraph.jax`.
+    """Return a subject that computes all operators by differentiating functions of `trigraph.torch` or `trigraph.jax`.
 
     With `recorded`, the last derivative can be differentiated again, for which the functions use different code.
     Raises ValueError if the functions cannot be imported.

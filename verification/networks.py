@@ -1,7 +1,7 @@
-"""Realistic graphs for graph attention and weighted aggregation: a mesh, a social network, and a power law.
+"""Realistic graphs for graph attention and weighted aggregation: a mesh, a social network, and a power-law graph.
 
-The mesh is pyamg's airfoil, and the network is Zachary's karate club. This module generates the power-law graph, which
-has 30,000 edges and uneven degrees as in large social networks or knowledge graphs.
+The mesh is pyamg's airfoil, and the network is Zachary's karate club. The power-law graph is generated, with 30,000
+edges and degrees as uneven as in large social networks or knowledge graphs.
 """
 
 from functools import cache
@@ -14,21 +14,21 @@ from trigraph.graphs import CSC
 from trigraph.table import Definition
 
 DATA = Path(__file__).parent / "data"
-NEAR = 8  # number of destinations in the mesh's patch
+NEAR = 8  # number of destinations in the patch of the mesh
 NODES, EDGES = 3_000, 30_000
-PATCH = 40  # number of destinations in the power law's patch; they have middle ranks and tens of in-edges
+PATCH = 40  # number of destinations, with tens of in-edges each, in the patch of the power-law graph
 HEADS, DIM_HEAD = 2, 3
 
 
 @cache  # depends only on the installed file
 def load_airfoil() -> dict[str, np.ndarray]:
-    """Return the arrays of pyamg's airfoil mesh, and athena's weights."""
+    """Return the arrays of airfoil.npz: pyamg's mesh and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
         return dict(archive)
 
 
 def make_airfoil_mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return node positions, sources and destinations; a patch has only the in-edges of `NEAR` nodes."""
+    """Return node positions, sources and destinations; a patch contains only the in-edges of `NEAR` nodes."""
     z = load_airfoil()
     positions, offsets, src = z["positions"], z["offsets"], z["indices"]
     dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
@@ -46,9 +46,9 @@ def draw_power_law_graph(nodes: int = NODES, edges: int = EDGES, exponent: float
     """Return a graph whose in- and out-degrees decrease as rank**-exponent; rows of edge arrays are positions.
 
     Exponents are between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``. Both
-    ends of every edge are drawn independently. The node of rank r has a probability proportional to ``r**-exponent``,
-    by inversion of the continuous distribution: ``r = nodes * u**(1/(1 - exponent))`` with u uniform in [0, 1) from
-    NumPy's PCG64. Random permutations assign ranks to destinations and to sources. Edges are stably sorted by
+    ends of every edge are drawn independently, with a probability proportional to ``r**-exponent`` for the node of rank
+    r, by inversion of the continuous distribution: ``r = nodes * u**(1/(1 - exponent))``, where u is uniform in [0, 1)
+    from NumPy's PCG64. Random permutations assign ranks to destinations and to sources. Edges are stably sorted by
     destination. Duplicates and self-loops are kept.
     """
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def draw_power_law_graph(nodes: int = NODES, edges: int = EDGES, exponent: float
 
 @cache  # depends only on the installed file
 def load_karate_club() -> tuple[CSC, np.ndarray, np.ndarray]:
-    """Return Zachary's karate club: graph (both directions share an edge row), edge weights, and members' sides."""
+    """Return Zachary's karate club: graph (both directions share a row of edge arrays), edge weights, and sides."""
     with np.load(DATA / "karate.npz") as archive:
         ends, weights, side = archive["ends"], archive["weights"], archive["side"]
     rows = np.tile(np.arange(len(ends)), 2)
@@ -80,12 +80,12 @@ def _select_in_edges(graph: CSC, nodes: np.ndarray) -> CSC:
 
 
 def _make_sine_features(nodes: int, width: int, phase: float) -> np.ndarray:
-    """Return node features that are a different sine in each column."""
+    """Return node features: a different sine in each column."""
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
 def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> dict[str, Any]:
-    """Return arguments of fwd: the given arguments, and sines for the other features."""
+    """Return arguments of fwd: the given arguments, with sines for the other features."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
         "graph": graph,
@@ -110,7 +110,7 @@ def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> 
 
 
 def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the arguments on the airfoil mesh, with features from positions and larger weights for shorter edges."""
+    """Return arguments for the airfoil mesh, with features computed from positions, and larger weights for short edges."""
     positions, src, dst = make_airfoil_mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
     along = positions[src] - positions[dst]
@@ -123,7 +123,7 @@ def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | Non
 
 
 def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the arguments on the karate club: sides of members, and numbers of contexts in which two members met."""
+    """Return arguments for the karate club: sides of members, and numbers of contexts in which two members met."""
     graph, weights, side = load_karate_club()
     member = _make_sine_features(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
@@ -132,7 +132,7 @@ def make_club_values(definition: Definition, patch: bool, keep: np.ndarray | Non
 
 
 def make_power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the arguments on the power-law graph; a patch has the in-edges of some destinations of middle rank."""
+    """Return arguments for the power-law graph; a patch contains the in-edges of some destinations of middle rank."""
     graph = draw_power_law_graph()
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")

@@ -15,7 +15,7 @@ from trigraph.verification.subjects import Subject, call_subject
 
 
 class Spoiler(NamedTuple):
-    """A value that replaces the element at the fraction `part` of an argument or, from there, every `step`-th element."""
+    """Value for one element, at the fraction `part` of an argument, or from there for every `step`-th element."""
 
     value: float
     part: float
@@ -74,7 +74,7 @@ def _count_wrong_elements(
         error = math.inf
         if not note:
             marks = got if field.index else _mark_spoilt(got, spoiler.value)
-            # The judge's bwd3 differentiates every product in bwd and bwd2, also with respect to constant factors, whose
+            # The judge's bwd3 differentiates every product in bwd and bwd2, including constant factors, whose
             # derivative is 0, and 0 times NaN is NaN. A backend that omits such products returns fewer NaN.
             unequal = marks & ~expected[field.name] if op.order == 3 else marks != expected[field.name]
             error = float(np.count_nonzero(unequal))

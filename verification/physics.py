@@ -1,12 +1,12 @@
-"""Check forces, training on forces, and invariance under rotations, on molecules, slabs and crystals.
+"""Checks of forces, training on forces, and invariance under rotations, for molecules, slabs and crystals.
 
-One interaction block of DimeNet++ gives an energy of the atoms' positions R, with r_e = R_src - R_dst + offset:
+One interaction block of DimeNet++ defines an energy of the atoms' positions R, with r_e = R_src - R_dst + offset:
 
     x = |r| / cutoff;  rbf, sbf_rad = radial_basis_fwd(x, freq);  m = embedding * (rbf @ projection);
     out = agg_edge_to_edge_fwd(r, sbf_rad, m, weights, graph);  E = sum(readout * out);  F = -dE/dR
 
-Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd, and the gradients of a loss of forces with respect to
-parameters by bwd2 of both. They are compared with central differences of E and of the loss.
+Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd; the gradient of a loss of the forces with respect to
+the parameters is computed by both bwd2. The results are compared with central differences of E and of the loss.
 """
 
 import math
@@ -40,7 +40,7 @@ from trigraph.verification.structures import (
 )
 from trigraph.verification.subjects import Subject, compute_arrays, make_backend_subject
 
-# Operators that each check calls; the check is recorded under the first operator.
+# Operators that each check calls, of which the first is recorded.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
     "forces": CHAIN,
@@ -49,7 +49,7 @@ INVOLVED = {
 }
 STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(21, 31, 3)))
 TRAINED = ("weights", "freq")
-SUM_ROUNDING = 2.0**-100  # rounding error of sums in real128, relative to the sum of |terms|
+SUM_ROUNDING = 2.0**-100  # rounding error of real128 sums, relative to the sum of absolute terms
 TRANSLATION = np.array([3.7, -11.3, 5.9])
 Call = Callable[..., Mapping[str, np.ndarray]]
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -57,7 +57,7 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class PhysicalSystem:
-    """Atoms, graph and model; `target` (num_nodes, 3) contains the target forces of the loss."""
+    """Atoms, graph and model; `target`, shape (num_nodes, 3), contains the target forces of the loss."""
 
     name: str
     positions: np.ndarray
@@ -68,7 +68,7 @@ class PhysicalSystem:
     target: np.ndarray
     note: str = ""
 
-    # Cached values depend only on the fields, which do not change.
+    # Cached properties depend only on fields, which never change.
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class PhysicalSystem:
 
 
 def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
-    """Return the system of a structure, or of a part that is small enough for the memory of pyref."""
+    """Return the system for a structure, or for a part if pyref would need too much memory."""
     some = structure.limit_triplets(WHOLE)
     target = draw_numbers(f"{structure.name} forces", len(some.positions), 3)
     return PhysicalSystem(
@@ -101,7 +101,7 @@ def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
 
 @dataclass(frozen=True)
 class EnergyResults:
-    """Intermediate results of the energy, which its derivatives need."""
+    """Intermediate results of the energy that its derivatives need."""
 
     vec: np.ndarray
     unit: np.ndarray
@@ -123,7 +123,7 @@ class EnergyResults:
 
 @dataclass(frozen=True)
 class ForceResults:
-    """Forces, the gradient of the energy with respect to the edge vectors (`edge`), and intermediate results."""
+    """Forces, intermediate results, and `edge`, the gradient of the energy with respect to the edge vectors."""
 
     sum: Mapping[str, np.ndarray]
     grad_rbf: np.ndarray
@@ -150,7 +150,7 @@ def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResu
     of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["sbf_rad"], **f.basis(s))
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
-    other = s.graph.src != s.graph.dst  # edges to an atom's own images do not change when the atom moves
+    other = s.graph.src != s.graph.dst  # vectors to an atom's own images are independent of its position
     np.subtract.at(forces, s.graph.src[other], edge[other])
     np.add.at(forces, s.graph.dst[other], edge[other])
     return ForceResults(of_sum, grad_rbf, of_basis["dist"], edge, forces)
@@ -158,7 +158,7 @@ def compute_forces(call: Call, s: PhysicalSystem, f: EnergyResults) -> ForceResu
 
 @dataclass(frozen=True)
 class ForceGradients:
-    """Gradient of sum(t * forces) with respect to parameters, and cotangents of every step of the computation."""
+    """Gradient of sum(t * forces) with respect to the parameters, and cotangents of every step of the computation."""
 
     parameters: dict[str, np.ndarray]
     edge: np.ndarray
@@ -173,7 +173,7 @@ class ForceGradients:
 def differentiate_forces(
     call: Call, s: PhysicalSystem, f: EnergyResults, b: ForceResults, t: np.ndarray
 ) -> ForceGradients:
-    """Differentiate sum(t * forces) with respect to parameters and vectors, by bwd2 of both operators."""
+    """Differentiate sum(t * forces) with respect to parameters and edge vectors, by bwd2 of both operators."""
     m = s.model
     edge = t[s.graph.dst] - t[s.graph.src]
     along = (edge * f.unit).sum(1) / s.cutoff
@@ -253,7 +253,7 @@ def _compute_difference_errors(
         products = [(judge.pair(gradient), compute_rounded_gap(x, step, direction))]
         _, size = sum_inner_products(products)
         residual, terms = sum_inner_products([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
-        # If atoms have only their own images as neighbours, nothing depends on x, and the residual is pure rounding.
+        # If all neighbours are images of the same atom, nothing depends on x, and the residual is pure rounding error.
         equal = abs(residual) <= SUM_ROUNDING * terms
         errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
     return errors
@@ -262,15 +262,15 @@ def _compute_difference_errors(
 def _judge_curve(
     subject: Subject, s: PhysicalSystem, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
-    """Return the check of a curve of errors at the steps `STEPS`."""
+    """Return a check with the verdict on the curve of errors at `STEPS`."""
     tolerance = tolerances.difference_tolerance("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
-    # The floors are zero: neither energy nor loss is a polynomial, so that the curve must show the order.
+    # Floors are zero: energy and loss are not polynomials, so the curve must show the order of the error.
     return add_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
 def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["forces"][0]) -> list[Check]:
-    """Compare forces with differences of the energy with respect to all positions, along one random direction."""
+    """Compare forces with differences of the energy along one random direction of all positions."""
     call = _make_caller(subject)
 
     def curve() -> list[float]:
@@ -284,7 +284,7 @@ def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["
 def check_force_training(
     subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["force training"][0]
 ) -> list[Check]:
-    """Compare the gradient of a loss of forces with respect to the parameters with differences of the loss."""
+    """Compare the gradient, with respect to the parameters, of a loss of forces with differences of the loss."""
     call = _make_caller(subject)
 
     def curve(name: str) -> list[float]:
@@ -307,10 +307,10 @@ def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def _compute_rounding_scales(s: PhysicalSystem) -> tuple[float, float]:
-    """Return scales of the rounding errors of E and of sum(target * F): weighted sums of the scales of all steps.
+    """Return the scales of the rounding errors of E and sum(target * F): weighted sums of the scales of all steps.
 
     The steps are the two operators and their derivatives (with the judge's scales), the products with the projection,
-    and the vectors, whose rounding errors come from positions and offset after any motion.
+    and the edge vectors, whose rounding errors stem from positions and offsets after any of the motions.
     """
     call = _make_caller(make_backend_subject("pyref"))
     f = compute_energy(call, s)
@@ -345,7 +345,7 @@ def _rotate_system(matrix: np.ndarray, s: PhysicalSystem) -> PhysicalSystem:
 
 
 def _renumber_atoms(s: PhysicalSystem) -> PhysicalSystem:
-    """Renumber the atoms; sort edges by their new source, in random order for each source."""
+    """Renumber the atoms; sort edges by new source, with random order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
@@ -372,10 +372,10 @@ MOTIONS: dict[str, Callable[[PhysicalSystem], PhysicalSystem]] = {
 
 
 def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
-    """Compare the energy, and forces along `target`, which moves with the atoms, before and after each of `MOTIONS`.
+    """Compare the energy, and the forces along `target`, before and after each of `MOTIONS`, which also moves `target`.
 
-    Errors are in units of eps times the scale of rounding errors. The tolerance is twice the tolerance of accuracy,
-    since both values have rounding errors.
+    Errors are in units of eps times the scale of rounding errors. The tolerance is twice the accuracy tolerance,
+    because both values contain rounding errors.
     """
     call = _make_caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
@@ -387,7 +387,7 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
-    rounding: tuple[float, float] = s.rounding_scales  # computed before the timing, which excludes the judge
+    rounding: tuple[float, float] = s.rounding_scales  # computed first, to exclude the judge from the timing
     checks, before = [], None
     for name, motion in MOTIONS.items():
         start, moved = time.perf_counter(), motion(s)
@@ -397,7 +397,7 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
                 unit = tolerances.eps("float64") * rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
-        except ValueError as failure:  # a call failed, or shapes do not fit
+        except ValueError as failure:  # a call failed, or a shape is wrong
             problem = str(failure)
         seconds = (time.perf_counter() - start) / 2
         tolerance = 2 * tolerances.accuracy_tolerance(subject.chunked, terms)
@@ -413,5 +413,5 @@ CHECKS: dict[str, Callable[[Subject, PhysicalSystem, str], list[Check]]] = {
     "force training": check_force_training,
     "invariance": check_invariance,
 }
-# Number of checks of each kind.
+# Number of checks by kind.
 COUNTS = {"forces": 1, "force training": len(TRAINED), "invariance": 2 * len(MOTIONS)}

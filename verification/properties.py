@@ -1,4 +1,4 @@
-"""Properties that hold for any values: adjoints, symmetry, order of edges, and bitwise reproducibility."""
+"""Properties that hold for any values: adjointness, symmetry, independence of edge order, bitwise reproducibility."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +30,12 @@ from trigraph.verification.subjects import Subject, call_and_catch, call_subject
 from trigraph.verification.transforms import embed_in_batch, list_member_fields, renumber_case
 
 THREADS = (1, 2, 3)
-# Batch-invariant backends: the results of a node or edge do not depend, bitwise, on other nodes and edges of the call.
+# Backends in which the result for a node or edge is bitwise independent of the other nodes and edges of the call.
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
 def _sum_inner_products(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
-    """Return (hi, lo, scale) of the sum over names of <weight, field>; NaN if a field is missing or does not fit."""
+    """Return (hi, lo, scale) of the sum of <weight, field> over all names; NaN if a field is missing or misshapen."""
     total = np.zeros(3)
     for name, weight in weights.items():
         field = fields.get(name)
@@ -58,7 +58,7 @@ def _check_equal_sums(
     scale: float,
     calls: Sequence[Outcome],
 ) -> Check:
-    """Return the check that two sums, given as pairs (hi, lo), are equal up to the rounding of their factors."""
+    """Return a check that two sums (hi, lo, scale) are equal up to the rounding of their factors."""
     (left, left_low, _), (right, right_low, _) = sides
     unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
     error = float(abs((left - right) + (left_low - right_low)) / unit)
@@ -67,7 +67,7 @@ def _check_equal_sums(
 
 
 def check_adjoint(subject: Subject, judged: JudgedCase, operator: str | None = None) -> Check:
-    """Check <g, jvp(v)> = <bwd(g), v>, with the Jacobian-vector product jvp(v) = bwd2(gg=v).grad_<output>.
+    """Check <g, jvp(v)> = <bwd(g), v>, where jvp(v) = bwd2(gg=v).grad_<output> is the Jacobian-vector product.
 
     The check is recorded as `operator` (default: the name of bwd2).
     """
@@ -101,8 +101,8 @@ def check_symmetry(subject: Subject, judged: JudgedCase) -> Check:
 def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>.
 
-    a' and g' are directions of the cotangents gg_ and grad_. Since bwd2 is linear in both cotangents, its derivative
-    along a direction is bwd2 of the direction.
+    c, a and g are the cotangents ggg_, gg_ and grad_; a' and g' are directions of a and g. Because bwd2 is linear in a
+    and in g, its derivative along a direction of either is bwd2 of that direction.
     """
     case = judged.case
     bwd2, bwd3 = list_main_operators(case.definition)[2], find_third_order(case.definition)
@@ -133,7 +133,7 @@ def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
 
 
 def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]:
-    """Check that <bwd3(c, a).inputs, u> is equal for all six orders of c, a and u: third derivatives are symmetric."""
+    """Check that <bwd3(c, a).inputs, u> is equal for all permutations of c, a, u: third derivatives are symmetric."""
     case = judged.case
     bwd3 = find_third_order(case.definition)
     names = [a.name for a in case.inputs]
@@ -165,12 +165,12 @@ def check_symmetry_of_third(subject: Subject, judged: JudgedCase) -> list[Check]
 
 
 def list_renumbered_fields(case: Case, op: Operator) -> list[Array]:
-    """Return the fields that renumbering only permutes: fields that are not indexed by positions and have none."""
+    """Return the fields that renumbering only permutes: fields without an axis of positions and without indices."""
     return [f for f in case.list_returned(op) if not ("num_positions" in f.dims or f.index)]
 
 
 def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
-    """Check that renumbering edges and nodes renumbers the results, up to rounding."""
+    """Check that renumbering edges and nodes permutes the results, up to rounding."""
     case = judged.case
     other, orders = renumber_case(case, seed)
     before = call_subject(subject, op, case.arguments(op))
@@ -195,7 +195,7 @@ def check_permutation(subject: Subject, judged: JudgedCase, op: Operator, seed: 
 
 
 def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
-    """Return copies of the numeric arrays as bytes, with one row for each element."""
+    """Return copies of the numeric arrays as bytes, with a row for each element."""
     return {
         name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize).copy()
         for name, array in outcome.fields.items()
@@ -204,7 +204,7 @@ def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
 
 
 def _count_different_bits(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
-    """Return the number of elements that are not bitwise identical."""
+    """Return the number of elements that differ bitwise."""
     if name not in bits or name not in reference or bits[name].shape != reference[name].shape:
         return math.inf
     return float(np.count_nonzero((bits[name] != reference[name]).any(axis=1)))
@@ -219,7 +219,7 @@ def _check_equal_bits(
     calls: Sequence[Outcome],
     fields: Iterable[Array] | None = None,
 ) -> list[Check]:
-    """Return, for each field, the check that all trials are bitwise identical to the first trial."""
+    """Return a check for each field that all trials are bitwise identical to the first."""
     checks = []
     for field in judged.case.list_returned(op) if fields is None else fields:
         error = max(_count_different_bits(bits, field.name, trials[0]) for bits in trials[1:])
@@ -228,7 +228,7 @@ def _check_equal_bits(
 
 
 def check_repeat(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Check that a repeated call is bitwise identical, and that further calls do not change earlier results."""
+    """Check that a repeated call is bitwise identical, and that later calls do not change earlier results."""
     arguments = judged.case.arguments(op)
     negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     first = call_subject(subject, op, arguments)
@@ -241,11 +241,11 @@ def check_repeat(subject: Subject, judged: JudgedCase, op: Operator) -> list[Che
 
 
 def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -> list[Check]:
-    """Check the results for the case's nodes and edges if the case is part of a batch.
+    """Check the results for the case's nodes and edges when the case is part of a batch.
 
     For backends in `BATCH_INVARIANT`, the results must be bitwise identical to the results for the case alone. Other
-    backends may use library products whose rounding depends on sizes. Their results, and the results of users'
-    functions, are compared with the judge's results for the case alone.
+    backends and users' functions may call matrix products whose rounding depends on sizes; their results are compared
+    with the judge's results for the case alone.
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
@@ -266,10 +266,10 @@ def check_batch(subject: Subject, judged: JudgedCase, op: Operator, seed: int) -
 
 
 def check_out(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Check calls that write to the caller's arrays, at the start of a cache line and 8 bytes after the start.
+    """Check calls with `out` arrays that start at a cache line or 8 bytes after it.
 
-    The arrays are filled with NaN first. The error of a field is the number of elements that are not bitwise identical
-    to an ordinary call, plus 1 for each array that was not returned or was written out of bounds.
+    The arrays are filled with NaN first. The error of a field is the number of elements that differ bitwise from an
+    ordinary call, plus 1 for each array that was not returned or was written out of bounds.
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.list_returned(op)
@@ -295,20 +295,20 @@ def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
 
 
 def check_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare with the judge while blocks are as small as possible, so that sums over blocks have several stages."""
+    """Compare with the judge with the smallest possible blocks, so that sums over blocks have several stages."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
 def list_other_levels() -> tuple[list[str], list[str]]:
-    """Return the instruction-set levels not in use, and the levels that must be bitwise identical (none or 2)."""
+    """Return the instruction-set levels not in use, and the levels with bitwise identical results (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in list_runnable_levels()]
     return [level for level in list_runnable_levels() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
 def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare builds for other instruction-set levels with the judge; `EQUAL_BITS` must be bitwise identical."""
+    """Compare builds for other instruction-set levels with the judge, and the levels `EQUAL_BITS` bitwise."""
     different, equal = list_other_levels()
     before = get_cpu_level()
     checks, outcomes = [], []
@@ -342,7 +342,7 @@ def _describe_layout_problem(array: Any, dtype: str, arrays: Mapping[str, Any]) 
 
 
 def check_layout(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Check that every field is C-contiguous, of the case's dtype, writeable, and has its own memory.
+    """Check that every field is C-contiguous and writeable, and has the right dtype and its own memory.
 
     The error is 1 if a field is wrong in the first or the second call.
     """

@@ -1,6 +1,6 @@
-"""Real inputs: small data files shipped with the package, the scripts that made them, and the user's structures.
+"""Real inputs: small data files shipped with the package, and the user's structures.
 
-Real coordinates that are close to a kink cannot be redrawn. Their edges are left out, and the note gives their number.
+Real coordinates close to a kink cannot be redrawn. Their edges are excluded, and the note states the number of edges.
 """
 
 import zlib
@@ -22,16 +22,16 @@ from trigraph.verification.structures import AtomicStructure, list_default_struc
 from trigraph.verification.triplets import list_triplet_inputs
 
 SLAB = "copper slab with CO"
-WIDTH = 8  # number of input and output features, as in athena's weights
-# Finite-difference steps on whole inputs; directions are relative (v_i = x_i times a normal number). GNO is piecewise
-# polynomial of degree at most 2, and GemNet-OC is linear in each input; the others need enough steps to show the order.
+WIDTH = 8  # numbers of input and output features in athena's weights
+# Finite-difference steps for whole inputs; directions are relative (v_i = x_i times a normal number). GNO is piecewise
+# polynomial with degree at most 2, and GemNet-OC is multilinear; the others need enough steps to show the order.
 POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
 def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return GNO's arguments on the airfoil mesh: differences of positions, smooth features, and athena's weights."""
+    """Return GNO's arguments for the airfoil mesh: differences of positions, smooth features, and athena's weights."""
     positions, src, dst = networks.make_airfoil_mesh(patch)
     if keep is not None:
         src, dst = src[keep], dst[keep]
@@ -50,12 +50,12 @@ def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray |
 
 @dataclass(frozen=True)
 class RealInput:
-    """A real input of a family.
+    """Real input of a family of definitions.
 
-    `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, on a patch that is
-    small enough for the judge or on the whole input, with the rows of the resampled input for which `keep` is True
-    (None: all). `steps` are the finite-difference steps on the whole input; `remark(patch)` describes the parts that
-    are left out. If `backends` is not empty, only these backends use the whole input, because it is large.
+    `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, for a patch that is
+    small enough for the judge or for the whole input. Of the input with kinks, only the rows in the mask `keep` are
+    included (None means all). `steps` are the finite-difference steps for the whole input; `remark(patch)` describes
+    what is excluded. If `backends` is not empty, only these backends use the whole input, because it is large.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RealInput:
 
 
 def list_real_inputs(family: str, structures: Iterable[AtomicStructure] = ()) -> tuple[RealInput, ...]:
-    """Return the real inputs of a family, shipped or generated, and for DimeNet++ also the user's structures."""
+    """Return the real inputs of a family, shipped or generated, and for DimeNet++ the user's structures as well."""
     if family in ("gat", "weighted"):
         return (
             RealInput("airfoil", networks.make_mesh_values, NETWORK_STEPS),
@@ -86,10 +86,10 @@ def list_real_inputs(family: str, structures: Iterable[AtomicStructure] = ()) ->
 
 
 def build_real_case(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
-    """Build the case of one of ``list_real_inputs(definition.family)``; its note gives the number of edges left out.
+    """Build the case for one of ``list_real_inputs(definition.family)``; its note states how many edges are excluded.
 
-    With `patch`, the case is a patch for comparison with the judge, otherwise the whole input for differences and
-    adjoints. `seed` determines cotangents and directions.
+    With `patch`, the case is a patch for comparison with the judge; otherwise, it is the whole input, for differences
+    and adjoints. `seed` determines cotangents and directions.
     """
 
     def convert_values(keep: np.ndarray | None) -> dict[str, Any]:

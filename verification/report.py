@@ -1,4 +1,4 @@
-"""The report of a run: ``report.json``, a self-contained page ``report.html``, and pictures."""
+"""Report of a run: ``report.json``, a self-contained page ``report.html``, and pictures."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +20,18 @@ from trigraph.verification.tolerances import TABLE
 
 
 def _summarize_checks(name: str, group: Sequence[Check]) -> dict[str, Any]:
-    """Return the meaning of a kind of check, how many passed, and the largest error in units of its tolerance."""
+    """Return a kind's description, its number of passed checks, and the largest error in units of its tolerance."""
     return {
         "name": name,
         "meaning": TERMS.kinds[name],
         "count": len(group),
         "passed": sum(c.passed for c in group),
-        "largest": max((ratio(c) for c in group if c.tolerance > 0), default=None),  # None: bitwise checks
+        "largest": max((ratio(c) for c in group if c.tolerance > 0), default=None),  # None for bitwise checks
     }
 
 
 def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
-    """Count the comparisons of a run, for the paragraph that summarises the evidence."""
+    """Count the comparisons of a run, for the summary paragraph."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in TERMS.kinds}
     accuracy, curves = groups["accuracy"], [c for c in made if c.kind in TERMS.curves]
@@ -39,9 +39,9 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
         "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
-        # Number of inputs, of all definitions, that were compared with the judge.
+        # Number of inputs that were compared with the judge, over all definitions.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
-        # The comparison with the judge whose error is the largest multiple of its tolerance.
+        # Comparison with the judge that has the largest error in units of its tolerance.
         "closest": worst(accuracy),
         "curves": sum(c.backend != "judge" for c in curves),
         "judge_curves": sum(c.backend == "judge" for c in curves),
@@ -51,7 +51,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def _capture_print(show: Callable[..., None], *what: Any) -> str:
-    """Return what `show` prints, on lines as long as necessary."""
+    """Return the output of `show` as text, without wrapping lines."""
     text = io.StringIO()
     show(Console(file=text, width=10_000, highlight=False), *what)
     return text.getvalue()
@@ -60,7 +60,7 @@ def _capture_print(show: Callable[..., None], *what: Any) -> str:
 def render_page(
     report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
 ) -> str:
-    """Return the report as one self-contained HTML page."""
+    """Return the report as a self-contained HTML page."""
     return page(
         "trigraph.verification",
         "report.html.j2",
@@ -80,10 +80,10 @@ def render_page(
 def write_report(
     folder: Path, report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None = None
 ) -> None:
-    """Write ``report.json``, ``report.html`` and the pictures of `PICTURES` (``agreement.png``...) into a folder.
+    """Write ``report.json``, ``report.html`` and the pictures in `PICTURES` (``agreement.png``...) to a folder.
 
-    The folder is created if necessary. The report was assembled from `checks`. Pictures without data are removed.
-    Raises OSError without space or permission; the files of an earlier report are then unchanged.
+    The folder is created if necessary. `checks` are the checks from which the report was assembled. Pictures without
+    data are removed. Raises OSError if space or permission is lacking; files of an earlier report are then unchanged.
     """
     from slopecheck.plots import PICTURES, png, svg
 

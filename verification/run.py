@@ -121,7 +121,7 @@ class _VerificationRun:
         ]
 
     def units(self) -> Iterator[Unit]:
-        """Yield the units in order (generated cases, real inputs, golden vectors); if `alone`, only units for structures."""
+        """Yield the units: generated cases, real inputs and golden vectors or, if `alone`, only the structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
                 for real in list_real_inputs("dimenet", self.structures)[len(list_default_structures()) :]:

@@ -1,7 +1,7 @@
 """Restriction of cases to the settings selected by ``trigraph verify --where NAME=VALUE``.
 
 A setting is a value of an argument of the operator: one of an attribute's choices (``op=sum``,
-``concat_heads=False``), or for an optional input or graph object ``None`` or ``given`` (``edge_weight=None``).
+``concat_heads=False``) or, for an optional input or graph object, ``None`` or ``given`` (``edge_weight=None``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +11,14 @@ from typing import Any
 from trigraph.table import NAMED, Definition
 from trigraph.verification.kinds import CASE_KINDS
 
-# Allowed values by argument name; other arguments may have any value.
+# Allowed values by argument name; other arguments are not restricted.
 Where = Mapping[str, tuple[str, ...]]
 
 ABSENT, GIVEN = "None", "given"
 
 
 def _list_choices(definition: Definition) -> dict[str, dict[str, Any]]:
-    """Return the choices, by their text, of every argument that a restriction may name; "given" means any value."""
+    """Return the choices by text, for every argument that a restriction may name; "given" means any value."""
     choices = (a for a in definition.attributes if a.choices and not a.requests)
     attributes = {a.name: {str(value): value for value in a.choices} for a in choices}
     return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
@@ -29,9 +29,9 @@ def _value_text(value: Any) -> str:
 
 
 def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
-    """Parse a restriction: words ``"name=value"``, of which words with the same name are alternatives.
+    """Parse a restriction: words ``"name=value"``, where words with the same name are alternatives.
 
-    Raises ValueError, with the valid settings or values, if a word has another form or an operator has no such setting.
+    Raises ValueError, listing the valid settings or values, if a word is malformed or an operator has no such setting.
     """
     where: dict[str, tuple[str, ...]] = {}
     definitions = {NAMED[name].definition.name: NAMED[name].definition for name in operators}
@@ -53,10 +53,10 @@ def parse_restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
 
 
 def parse_setting(case: str, definition: Definition) -> Where:
-    """Return the restriction to the settings in the name of a generated case, ``"regular, op=sum, edge_weight=None"``.
+    """Return the restriction that corresponds to a generated case's name, ``"regular, op=sum, edge_weight=None"``.
 
-    A run with this restriction contains the case with the same name, and thus the same numbers. An optional argument
-    that the name omits has the setting ``given``. Names of other cases have no settings.
+    A run with this restriction contains a case with the same name and therefore the same numbers. An optional argument
+    that the name omits has the setting ``given``. Names of other cases contain no settings.
     """
     kind, *parts = case.split(", ")
     if kind not in CASE_KINDS:
@@ -75,9 +75,9 @@ def admits(where: Where, values: Mapping[str, Any]) -> bool:
 
 
 def list_settings(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
-    """Return the definition's settings that a restriction allows, with the restricted arguments made explicit.
+    """Return the definition's settings that a restriction allows, with explicit values for restricted arguments.
 
-    If the restriction allows none of the table's settings, all combinations of its values are returned.
+    If the restriction allows none of the table's settings, return all combinations of the restriction's values.
     """
     if not where:
         return definition.settings

@@ -1,6 +1,6 @@
-"""Molecules, slabs and crystals as inputs of the DimeNet++ family: files, graphs with periodic images, a small model.
+"""Molecules, slabs and crystals as inputs of the DimeNet++ family: files, periodic graphs, and a small model.
 
-The default run reads the shipped structures with NumPy only; other files need ASE.
+The default run reads the shipped structures with NumPy; other files require ASE.
 """
 
 import math
@@ -21,20 +21,20 @@ from trigraph.table import Definition
 
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
-# Attributes of the radial basis and of the sum as in DimeNet++, with the exclusion rule for periodic systems.
+# Attributes of the radial basis and the sum as in DimeNet++, with the exclusion rule for periodic systems.
 BASIS: dict[str, Any] = {"num_spherical": 7, "envelope_exponent": 5}
 SUM: dict[str, Any] = {"num_spherical": 7, "num_radial": 6, "exclude": "edge"}
 WIDTH, MIDDLE = 3, 2  # n_emb and n_mid; small because the judge is slow
-# Largest numbers of triplets of the patch that is compared with the judge, and of the input of differences and physics,
-# for which pyref stores arrays over all triplets.
+# Largest numbers of triplets in the patch that is compared with the judge, and in the input for differences and
+# physics, for which pyref stores arrays over all triplets.
 PATCH, WHOLE = 1500, 10_000
-# Peak memory in bytes for each edge while neighbours are found and sorted (measured: 253).
+# Peak memory in bytes per edge while neighbours are found and sorted (measured: 253).
 BYTES_PER_EDGE = 256
 
 
 @dataclass(frozen=True)
 class AtomicStructure:
-    """Atoms and their neighbours within a cutoff."""
+    """Atoms, and their neighbours within a cutoff."""
 
     name: str
     positions: np.ndarray  # (num_nodes, 3)
@@ -42,31 +42,32 @@ class AtomicStructure:
     cutoff: float  # in the unit of the positions
     src: np.ndarray  # int64, (num_edges,); edges are sorted by source
     dst: np.ndarray
-    shifts: np.ndarray  # int64, (num_edges, 3): numbers of cells that each edge crosses
-    note: str = ""  # description of the parts that were left out
+    shifts: np.ndarray  # int64, (num_edges, 3): number of cells that each edge crosses
+    note: str = ""  # description of what was excluded
 
-    # Cached values depend only on the fields, which do not change.
+    # Cached properties depend only on fields, which never change.
 
     @cached_property
     def graph(self) -> EdgeGraph:
-        """The graph of the structure; shifts determine the reverse edges."""
+        """Graph of the structure; the shifts determine the reverse edges."""
         return EdgeGraph(self.src, self.dst, len(self.positions), shifts=self.shifts)
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """``shifts @ cell``, computed so that opposite shifts give exactly opposite offsets."""
+        """``shifts @ cell``, with exactly opposite offsets for opposite shifts."""
         s = self.shifts
         return np.asarray(s[:, :1] * self.cell[0] + s[:, 1:2] * self.cell[1] + s[:, 2:] * self.cell[2])
 
     @property
     def vec(self) -> np.ndarray:
-        """The vector of each edge."""
+        """Vectors of the edges."""
         return np.asarray(self.positions[self.src] - self.positions[self.dst] + self.offset)
 
     def limit_triplets(self, triplets: int) -> "AtomicStructure":
-        """Return a part with at most the given number of triplets (including triplets that sums leave out).
+        """Return a part with at most the given number of triplets, including triplets that sums exclude.
 
-        Edges are added in order of the distance of their farther atom from the middle, then of length. Atoms are kept.
+        Edges are added in order of the distance of their farther atom from the center, then of length. All atoms are
+        kept.
         """
         if _count_triplets(self.src, self.dst) <= triplets:
             return self
@@ -96,7 +97,7 @@ class AtomicStructure:
         return {**arrays, "graph": some.graph, **SUM}
 
     def describe(self) -> str:
-        """Describe the structure, and the parts that are compared with the judge or used by other checks."""
+        """Describe the structure, and the parts that are compared with the judge or used in other checks."""
 
         def describe_part(triplets: int) -> str:
             edges = len(self.limit_triplets(triplets).src)
@@ -110,7 +111,7 @@ class AtomicStructure:
         )
 
     def remark(self, patch: bool) -> str:
-        """Describe the parts that are left out of the patch or of the whole."""
+        """Describe what the patch or the whole input excludes."""
         return self.limit_triplets(PATCH if patch else WHOLE).note
 
 
@@ -121,10 +122,10 @@ def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class InteractionModel:
-    """Parameters of an interaction block, whose sum has the embedding `embedding`_e * (rbf_e @ `projection`).
+    """Parameters of an interaction block that sums over the embeddings `embedding`_e * (rbf_e @ `projection`).
 
     Shapes: `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M). `readout` (num_edges,
-    C) has the weight of each element of the sum in the energy.
+    C) contains the weights in the energy of the elements of the result.
     """
 
     freq: np.ndarray
@@ -140,7 +141,7 @@ def draw_numbers(name: str, *shape: int) -> np.ndarray:
 
 
 def make_model(structure: AtomicStructure) -> InteractionModel:
-    """Return a model for a structure, with DimeNet++'s initial frequencies and other parameters drawn at random."""
+    """Return a model for a structure, with DimeNet++'s initial frequencies and random other parameters."""
     radial, rows, edges = SUM["num_radial"], SUM["num_spherical"] * SUM["num_radial"], len(structure.src)
     return InteractionModel(
         freq=np.pi * np.arange(1, radial + 1),
@@ -162,9 +163,9 @@ def list_default_structures() -> tuple[AtomicStructure, ...]:
 
 
 def _estimate_edges(atoms: Any, cutoff: float) -> float:
-    """Return the number of edges: exact without periodic directions, else estimated from the mean density.
+    """Return the number of edges, which is exact without periodic directions and otherwise estimated.
 
-    The number of images of a pair within the cutoff is about the volume of a ball of that radius over the cell volume.
+    The mean number of images of a pair within the cutoff is the volume of a ball with this radius over the cell volume.
     """
     periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
     number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5
@@ -172,14 +173,14 @@ def _estimate_edges(atoms: Any, cutoff: float) -> float:
         tree = cKDTree(atoms.positions)
         return float(tree.count_neighbors(tree, cutoff) - len(atoms))
     ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
-    return len(atoms) ** 2 * ball / size if size else 0.0  # cells of size zero raise an error elsewhere
+    return len(atoms) ** 2 * ball / size if size else 0.0  # cells without volume raise elsewhere
 
 
 def make_structure(name: str, atoms: Any, cutoff: float) -> AtomicStructure:
     """Find the neighbours of an ``ase.Atoms``.
 
     Raises ValueError if two atoms coincide, no two are closer than `cutoff`, a periodic direction has no cell vector,
-    or memory is insufficient for so many edges.
+    or there is not enough memory for the edges.
     """
     edges, memory = _estimate_edges(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not edges * BYTES_PER_EDGE <= memory:
@@ -198,7 +199,7 @@ def make_structure(name: str, atoms: Any, cutoff: float) -> AtomicStructure:
 def read_structure(name: str | Path, cutoff: float) -> AtomicStructure:
     """Read a structure file, or a frame of a trajectory, with `read_atoms`; `cutoff` is in the file's unit of length.
 
-    Raises ValueError if ASE is not installed, the file cannot be read, or its atoms form no valid graph.
+    Raises ValueError if ASE is not installed, the file cannot be read, or the atoms do not form a valid graph.
     """
     atoms, own = read_atoms(name), Path(name).name
     try:

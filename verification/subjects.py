@@ -1,4 +1,4 @@
-"""Subjects of verification: the backends of the package and users' functions, with a common interface."""
+"""Subjects of verification: a common interface for the package's backends and users' functions."""
 
 import importlib
 import math
@@ -19,7 +19,7 @@ from trigraph.table import Operator, result_type
 
 # Backends with direct sums; the other backends sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
-# Modules with `small_blocks`, for backends that divide work into blocks by size.
+# Modules that define `small_blocks`, for backends that divide work into blocks by size.
 DIVIDING = {"fortran": "trigraph.fortran.levels", "gpu": "trigraph.gpu.sums", "gpu-host": "trigraph.gpu.sums"}
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
@@ -33,21 +33,21 @@ class Subject:
     """A backend or a user's function, with the same interface."""
 
     name: str  # recorded as `Check.backend`
-    chunked: bool  # whether sums are chunked, which determines the tolerance of the accuracy rule
-    call: Call  # ``call(op, values, wrt)`` returns None for fields that are not requested; `wrt` None requests all
-    only: str | None = None  # operator that a user's function implements; fortran-reference computes the others
-    # ``native(op, values)`` returns the arguments and fields as the backend's own arrays; None if `call` takes and
-    # returns such arrays.
+    chunked: bool  # whether sums are chunked, which determines the accuracy tolerance
+    call: Call  # ``call(op, values, wrt)`` returns None for fields that were not requested; ``wrt=None`` requests all
+    only: str | None = None  # operator that a user's function implements; fortran-reference computes all others
+    # ``native(op, values)`` returns arguments and fields as arrays of the backend's library; None if `call` already
+    # uses such arrays.
     native: Native | None = None
-    # ``into(op, values, forms, offset, strays)`` passes arrays as `out`, `offset` bytes after the start of a cache
-    # line, with the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the name of each field
-    # that was returned as another array or was written out of bounds. None if the subject has no `out`.
+    # ``into(op, values, forms, offset, strays)`` passes as `out` arrays that start `offset` bytes after a cache-line
+    # boundary and have the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the names of
+    # fields that were returned as other arrays or written out of bounds. None if the subject does not support `out`.
     into: Into | None = None
-    # Context in which work is divided into the smallest possible blocks; None if work is not divided by size.
+    # Context manager for the smallest possible blocks; None if the subject does not divide work into blocks by size.
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
-    # Whether derivatives are separate functions, which take `wrt` and results of fwd.
+    # Whether derivatives are separate functions, which accept `wrt` and results of fwd.
     selective: bool = True
-    # Whether the subject has bwd3 of an operator for arguments with these choices.
+    # Whether the subject provides an operator's bwd3 for the choices in the arguments.
     supports_third: Callable[[Operator, Mapping[str, Any]], bool] = lambda op, values: False
 
 
@@ -56,14 +56,14 @@ class CallError(ValueError):
 
 
 def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:
-    """Observe a call and its exceptions (`observe`); tracebacks leave out the frames of trigraph.verification."""
+    """Observe a call and its exceptions (`observe`), with tracebacks that omit frames in trigraph.verification."""
     return observe(call, "trigraph.verification")
 
 
 def call_subject(
     subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
 ) -> Outcome:
-    """Call a subject; any exception except Ctrl-C and `NotOffered` becomes the problem of the outcome."""
+    """Call a subject; exceptions other than Ctrl-C and `NotOffered` are recorded as the outcome's problem."""
     return call_and_catch(lambda: subject.call(op, values, wrt))
 
 
@@ -82,7 +82,7 @@ def compute_arrays(
 
 
 def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
-    """Return an operator's result as a mapping from field to array; raise TypeError for a wrong type."""
+    """Return an operator's result as a mapping from field to array; raise TypeError if its type is wrong."""
     if op.single:
         return {op.fields[0].name: result}
     if not isinstance(result, result_type(op.name)):
@@ -90,9 +90,9 @@ def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
     return dict(result._asdict())  # type: ignore[attr-defined]
 
 
-@cache  # depends on the backend, the dtype and the installed CuPy
+@cache  # constant for the installed CuPy
 def takes_dtype(name: str, dtype: np.dtype) -> bool:
-    """Return whether arrays of a backend can have a dtype, since only recent versions of CuPy have bfloat16."""
+    """Return whether a backend's arrays can have a dtype; only recent versions of CuPy support bfloat16."""
     try:
         if BACKENDS[name][1] == "cupy":
             _to_host(to_device(np.zeros(1, dtype)))
@@ -110,7 +110,7 @@ def _to_host(value: Any) -> Any:
 
 
 def _to_backend(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments with the arrays that a backend takes, NumPy or CuPy."""
+    """Return the arguments with arrays of the backend's library, NumPy or CuPy."""
     return {k: to_device(v) for k, v in values.items()} if BACKENDS[name][1] == "cupy" else values
 
 
@@ -127,7 +127,7 @@ def _call_on_host(name: str, op: Operator, values: Mapping[str, Any], wrt: Seque
 
 
 def memory_extent(array: Any) -> tuple[int, int]:
-    """Return the first address of an array and the address after its last byte; device arrays have device addresses."""
+    """Return the address of an array's first byte and the address after its last; for device arrays, on the device."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     start, strides = interface["data"][0], interface["strides"]
     if strides is None:
@@ -136,7 +136,7 @@ def memory_extent(array: Any) -> tuple[int, int]:
     return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
 
 
-LINE, AROUND = 64, 0x5A  # bytes of a cache line, and the byte that fills the memory around an output
+LINE, AROUND = 64, 0x5A  # size of a cache line in bytes, and the byte value around outputs
 
 
 def _call_with_out(

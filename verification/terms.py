@@ -1,4 +1,4 @@
-"""Names and texts of the verification for the tables, pages, pictures and comparisons of `slopecheck`."""
+"""Names and texts that `slopecheck` uses in tables, pages, pictures and comparisons of verification."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from trigraph.environment import collect_environment
 from trigraph.table import NAMED
 from trigraph.verification.kinds import CASE_KINDS, find_case_kind
 
-# Kinds of check, with what they compare.
+# Kinds of check, and what they compare.
 CHECK_KINDS = {
     "accuracy": "a backend against the real128 judge, elementwise",
     "differences": "central finite differences of one order against the next order",
@@ -37,7 +37,7 @@ CHECK_KINDS = {
 }
 
 
-# Conventions that cases with integers test, for definitions with a kink.
+# Conventions at kinks, which cases with integers test.
 CONVENTIONS = {
     "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
     "gno_message": "values before relu are exactly 0 here; convention: relu'(0) = 0",
@@ -45,7 +45,7 @@ CONVENTIONS = {
     "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
 }
 
-# Entries of a report on which results depend bitwise, with their paths.
+# Entries of a report that affect results bitwise, with their paths.
 INFLUENCES = {
     "seed": ("seed",),
     "trigraph": ("environment", "trigraph", "version"),
@@ -76,7 +76,7 @@ def special_case_remark(case: str, operator: str) -> str:
 
 
 def list_remarks(cases: Sequence[str], operator: str) -> list[str]:
-    """Return remarks about the failed cases of an operator, but no remarks if ordinary cases fail, too."""
+    """Return remarks about an operator's failed cases, or no remarks if ordinary cases also fail."""
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
     if any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names):
         return []
@@ -99,7 +99,7 @@ TERMS = Terms(
     influences=INFLUENCES,
     definitions={name: op.definition.name for name, op in NAMED.items()},
     remarks=list_remarks,
-    # Okabe and Ito's colours, which can be distinguished with all kinds of colour vision.
+    # Okabe and Ito's colours, which are distinguishable with any type of colour vision.
     colours=dict(
         zip((*BACKENDS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#8a919c"), strict=True)
     ),

@@ -1,6 +1,6 @@
-"""The table of all tolerances. Each is a multiple or a power of the machine epsilon, with a reason.
+"""Table of all tolerances. Each is a multiple or a power of the machine epsilon, and its entry states why.
 
-Errors are divided by their scale before they are compared, so that a tolerance is a pure number. Reports and the
+Errors are divided by a scale before they are compared, so that tolerances are pure numbers. Reports and the
 documentation print `TABLE`; checks call the functions below the table.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 from slopecheck import tolerances as of_functions
 from slopecheck.tolerances import Tolerance
 
-# Epsilon of the numbers that a computation returns. The judge computes in real128 (2**-112), but returns float64 pairs.
+# Epsilon of results by dtype. The judge computes in real128 (2**-112), but returns pairs of float64.
 EPS = {**of_functions.EPS, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 CHUNKED = 8.0
@@ -124,7 +124,7 @@ TABLE = (
     ),
 )
 
-# Best relative error over the steps of a finite-difference curve.
+# Tolerances of the smallest relative error over the steps of a finite-difference curve.
 BEST = {"float64": of_functions.BEST, "real128": 2.0**-64}
 
 
@@ -134,14 +134,14 @@ def eps(dtype: str) -> float:
 
 
 def tiny(dtype: str) -> float:
-    """Return the smallest normal number of a dtype; bfloat16 has the exponents of float32."""
+    """Return the smallest normal number of a dtype; for bfloat16, it is the same as for float32."""
     return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
 def accuracy_tolerance(chunked: bool, terms: int, equal: bool = False) -> float:
-    """Return the tolerance of accuracy in units of eps * scale, for chunked sums or direct sums of `terms` terms.
+    """Return the accuracy tolerance in units of eps * scale, for chunked sums or direct sums of `terms` terms.
 
-    If terms are `equal`, the rounding errors of a direct sum can all have the same sign.
+    If all terms are `equal`, the rounding errors of a direct sum may have the same sign.
     """
     if chunked:
         return CHUNKED
@@ -149,7 +149,7 @@ def accuracy_tolerance(chunked: bool, terms: int, equal: bool = False) -> float:
 
 
 def difference_tolerance(dtype: str) -> float:
-    """Return the tolerance of the best relative error of a finite-difference curve."""
+    """Return the tolerance of the smallest relative error on a finite-difference curve."""
     return BEST[dtype]
 
 

@@ -1,8 +1,8 @@
-"""Renumbering of a case and embedding of a case in a batch, which must not change its results.
+"""Transformations of a case that must not change its results: renumbering, and embedding in a batch.
 
-In a batch, nodes and edges of other graphs come before and after the case's own, and no edge connects the graphs. The
-results of a node or an edge must be bitwise equal to the results for the case alone: they must not depend on the rest
-of the call or on positions in the arrays.
+In a batch, nodes and edges of other graphs come before and after those of the case, and no edge connects the graphs.
+The result for a node or an edge must be bitwise identical to the result for the case alone: it must not depend on other
+nodes and edges or on positions in the arrays.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import has_rows_at_positions
 
-# Other graphs before the case have few rows (graphs.CROWDED) with many members, and other graphs after it have few
+# In the graphs before the case, few rows (graphs.CROWDED) have many members; the graphs after the case have few
 # members, which changes every mean degree. No number is a multiple of a size by which backends divide their work.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
@@ -34,7 +34,7 @@ ENTITIES = {
 def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     """Return a case with renumbered entities (edges, nodes), and the permutation for each size.
 
-    Row k of an array whose leading size is `name` is row ``orders[name][k]`` in the original case.
+    Row k of an array with leading size `name` is row ``orders[name][k]`` in the original case.
     """
     graphs, orders = GRAPHS[case.definition.graph].renumber_graphs(case, np.random.default_rng(seed))
 
@@ -47,7 +47,7 @@ def renumber_case(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
 
 @dataclass(frozen=True)
 class EmbeddingBatch:
-    """A batch that contains a case; entity k of the case has number ``first[size] + k`` in the batch."""
+    """A batch that contains a case; entity k of the case is entity ``first[size] + k`` of the batch."""
 
     case: Case
     first: Mapping[str, int]
@@ -60,23 +60,23 @@ class EmbeddingBatch:
 
 
 def _find_entity_axis(dims: tuple[str, ...]) -> tuple[int, str]:
-    """Return the first axis of an array that counts entities (nodes, edges, ...), or -1, and the name of its size."""
+    """Return an array's first axis over entities (nodes, edges, ...), or -1, and the name of its size."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
 def list_member_fields(case: Case, op: Operator) -> list[Array]:
-    """Return the fields with a value for each entity (node, edge, ...); other fields are sums over all entities."""
+    """Return the fields with an axis over entities (nodes, edges, ...); other fields are sums over all entities."""
     return [field for field in case.list_returned(op) if _find_entity_axis(field.dims)[0] >= 0]
 
 
 def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
-    """Embed a case between other graphs, whose edges and array rows are drawn at random."""
+    """Embed a case in a batch, between other graphs with random edges and array rows."""
     rng = np.random.default_rng(seed)
     names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if has_rows_at_positions(case):  # keep this property: position p of the batch has edge row p
+    if has_rows_at_positions(case):  # ensures that position p of the batch uses edge row p, too
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 
@@ -85,7 +85,7 @@ def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
         if axis < 0:
             return array
         number = array.shape[axis]
-        if not number:  # an empty case has no rows to copy; any positive value works
+        if not number:  # an empty case has no rows to copy, and any positive value is valid
             return np.ones((*array.shape[:axis], sizes[entity], *array.shape[axis + 1 :]), array.dtype)
         first, last = (rng.integers(0, number, count[entity]) for count in (before, after))
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)

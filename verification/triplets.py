@@ -1,6 +1,6 @@
 """Structures as inputs of the GemNet-OC family: triplets and quadruplets with periodic images.
 
-The triplets come from the atoms. Bases, weights and embeddings are random, since operators are linear in each of them.
+The atoms determine the triplets. Bases, weights and embeddings are random, because operators are linear in each.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from trigraph.graphs.segments import Segments
 from trigraph.table import Definition
 from trigraph.verification.structures import AtomicStructure, draw_numbers
 
-CIRCULAR, SPHERICAL = 7, 49  # numbers of Legendre polynomials and spherical harmonics to degree 6, as in GemNet-OC
+CIRCULAR, SPHERICAL = 7, 49  # numbers of Legendre polynomials and spherical harmonics up to degree 6, as in GemNet-OC
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
-NEAREST = 3.0  # angstrom: edges of quadruplets are shorter than edges of triplets, as in GemNet-OC
+NEAREST = 3.0  # angstrom; as in GemNet-OC, quadruplets use shorter edges than triplets
 
 
 def _find_in_edges(structure: AtomicStructure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every edge into one of `nodes`, the index in `nodes` and the edge."""
+    """Return, for every edge into any of `nodes`, the index of the node in `nodes`, and the edge."""
     offsets, order = structure.graph.dst_offsets, structure.graph.dst_edge_index
     counts = (offsets[1:] - offsets[:-1])[nodes]
     place = np.repeat(np.arange(len(nodes)), counts)
@@ -30,12 +30,12 @@ def _find_in_edges(structure: AtomicStructure, nodes: np.ndarray) -> tuple[np.nd
 
 
 def find_triplets(structure: AtomicStructure) -> Triplets:
-    """Return every edge j -> i with every edge k -> j whose atom k is not i itself, but may be an image of i."""
+    """Return all pairs of edges j -> i and k -> j, where k may be an image of i but not i itself."""
     return structure.graph.triplets("edge")
 
 
 def find_quadruplets(structure: AtomicStructure) -> Triplets:
-    """Return every edge c -> a with the inner edges d -> b of all b -> a; the four atoms differ, but may be images."""
+    """Return all pairs of edges c -> a and d -> b with an edge b -> a; the four atoms differ, but may be images."""
     outer, middle = _find_in_edges(structure, structure.dst)
     outer, middle = outer[middle != outer], middle[middle != outer]
     place, inner = _find_in_edges(structure, structure.src[middle])
@@ -48,10 +48,10 @@ def find_quadruplets(structure: AtomicStructure) -> Triplets:
 
 @dataclass(frozen=True)
 class TripletInput:
-    """Input of the family's operators from a structure, with a list of triplets or quadruplets.
+    """Input of the family's operators: a structure with a list of triplets or quadruplets.
 
-    `lists` finds the list, `spherical` is the width of the basis, and edges are summed into atoms if `into_atoms`.
-    `patch` and `whole` limit the number of triplets; only edges shorter than `reach` are used (None: all).
+    `lists` computes the list, `spherical` is the width of the basis, and edges are summed into atoms if `into_atoms`.
+    `patch` and `whole` limit the number of triplets; only edges shorter than `reach` are used (None means all).
     """
 
     structure: AtomicStructure
@@ -72,7 +72,7 @@ class TripletInput:
         return some, self.lists(some)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Return arguments of fwd (`RealInput.values`); `keep` is not used, since there are no kinks."""
+        """Return arguments of fwd (`RealInput.values`); `keep` is not used, because there are no kinks."""
         some, lists = self.limit_triplets(patch)
         edges = len(some.src)
         sph = draw_numbers(f"{some.name} spherical basis", len(lists.outer), self.spherical)
@@ -94,13 +94,13 @@ class TripletInput:
         return values
 
     def remark(self, patch: bool) -> str:
-        """Describe the number of triplets or quadruplets, and the parts that the patch or the whole leaves out."""
+        """Describe the number of triplets or quadruplets, and what the patch or the whole input excludes."""
         some, lists = self.limit_triplets(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", some.note)))
 
 
 def list_triplet_inputs(structure: AtomicStructure) -> dict[str, TripletInput]:
-    """Return the inputs of the family's operators from a structure, by name."""
+    """Return the inputs of the family's operators for a structure, by name."""
     over_triplets = TripletInput(structure, find_triplets, CIRCULAR, False, None, 600, 10_000)
     return {
         f"{structure.name}, triplets": over_triplets,

@@ -1,4 +1,4 @@
-"""Variants: the cases that a definition is tested on, with their settings and sizes."""
+"""Variants: settings and sizes of the cases on which a definition is tested."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,11 +10,11 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, list_settings
 
-# Widths of hubs, cases with very many edges at one node; small because the judge is slow for each edge.
+# Widths for hubs (very many edges at one node), which are small because the judge is slow for each edge.
 WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
 WIDTH = 2  # all other widths
 
-# Settings with different summation code, for hubs; other choices differ only in the terms.
+# Settings for hubs: one for each summation code, as other choices change only the terms.
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "mha_gat_n2n": ({"activation": "ELU"},),
     "agg_weighted_n2n": ({"op": "sum"}, {"op": "mean", "mean_by": "weight"}),
@@ -23,7 +23,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def list_variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
-    """Return variants of a definition: kinds alternate between settings, or use all settings if `every_setting`.
+    """Return the variants of a definition: kinds with `every_setting` use all settings, others alternate.
 
     `where` restricts the settings.
     """
@@ -32,7 +32,7 @@ def list_variants(definition: Definition, where: Where | None = None) -> tuple[V
     base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= names)
     if not settings:
         return base
-    # Variants that fix a choice, such as "images", are left out if the restriction requires another value.
+    # Omit variants that fix a choice, such as "images", if the restriction requires a different value.
     base = tuple(v for v in base if admits({n: w for n, w in (where or {}).items() if n in v.setting}, v.setting))
     turns = [replace(v, setting={**settings[i % len(settings)], **v.setting}) for i, v in enumerate(base)]
     more = [replace(v, setting=s) for v in base if v.kind.every_setting for s in settings]
@@ -40,7 +40,7 @@ def list_variants(definition: Definition, where: Where | None = None) -> tuple[V
 
 
 def list_hub_variants(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
-    """Return variants with sums of `degree` terms, which are "positive" or "constant" (positive and equal)."""
+    """Return variants with sums of `degree` terms that are "positive" or "constant" (positive and equal)."""
     index = np.int32 if data == "positive" else np.int64
     return tuple(
         Variant(f"hub of {degree}, {data}", 0, index, setting, degree, data)
@@ -48,12 +48,12 @@ def list_hub_variants(definition: Definition, degree: int, data: str) -> tuple[V
     )
 
 
-# Sizes that are 1 in "one channel".
+# Sizes that are 1 in the variant "one channel".
 CHANNELS = ("d", "dim", "f_in", "n_emb", "num_heads", "num_spherical")
 
 
 def choose_sizes(definition: Definition, variant: Variant) -> dict[str, int]:
-    """Return the sizes of every symbol that a graph does not determine (`graphs.CaseGraphs`)."""
+    """Return the size for every symbol that no graph (`graphs.CaseGraphs`) determines."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
     sizes, kind = {}, variant.kind

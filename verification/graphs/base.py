@@ -1,4 +1,4 @@
-"""Interface for kinds of graph in verification, which each of the other files in this folder implements for one kind."""
+"""Interface for kinds of graph in verification; each of the other files in this folder implements it for one kind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class CaseGraphs(ABC):
 
     @abstractmethod
     def build_hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
-        """Return graph objects with a row of `variant.degree` terms for every sum, and inputs that depend on the graphs.
+        """Return graph objects with a row of `variant.degree` terms for every sum, and inputs that depend on them.
 
         Chunked sums of any length are within 8 eps of the judge, because partial sums are added pairwise. Only hubs
         reveal code that adds partial sums sequentially.
@@ -100,7 +100,7 @@ def draw_permutations(case: Case, rng: np.random.Generator) -> dict[str, np.ndar
 
 
 def draw_batch_groups(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
-    """Return the group of each member of a batch; members before (after) the case belong to groups before (after) it."""
+    """Return the group of each member of a batch; members before (after) the case are in groups before (after) it."""
     first = rng.integers(0, min(before[groups], CROWDED), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
     return np.concatenate([first, own + before[groups], last]).astype(own.dtype)
