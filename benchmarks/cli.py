@@ -1,4 +1,4 @@
-"""The command `trigraph bench`, and the tables that it prints."""
+"""Command `trigraph bench`, and the tables that it prints."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 
-# Sizes for measuring the machine's peak rates: number of bytes to copy, and order of matrices to multiply.
+# For measuring the machine's peak rates: number of bytes to copy, and order of the matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 ON_DEVICE = 2**31, 8192
 
@@ -45,7 +45,7 @@ def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tup
 
 
 def _check_memory(workload: Workload, options: Options) -> None:
-    """Raise UsageError if the arrays do not fit into memory; otherwise the system would kill a process."""
+    """Raise UsageError if the arrays do not fit in memory, because the system would otherwise kill a process."""
     needed = workload.bytes_moved(workload.scale_sizes(options.size), np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
@@ -81,7 +81,7 @@ def _list_names(of: str) -> list[str]:
 
 
 def _format_digits(value: float | None) -> str:
-    """Format a number with three digits and no exponent."""
+    """Format a number with three digits and without an exponent."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -113,7 +113,7 @@ def _make_workload_table(result: BenchmarkResult) -> Table:
 
 
 def _make_ceiling_table(results: Sequence[BenchmarkResult], tops: Mapping[str, float]) -> Table:
-    """Tabulate the fraction of the machine's peak rates that each backend reaches."""
+    """Tabulate the fraction of the machine's peak rates that each backend achieves."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
     words |= {"float16": "hgemm {:.3g} Gop/s", "gather": "gather of rows {:.3g} GB/s"}
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
@@ -217,7 +217,7 @@ def bench(
             console.print(_make_workload_table(results[-1]))
             path = (
                 None if out is None else write_record(out, make_record(options, tops, results))
-            )  # written after each workload, because a run may be interrupted
+            )  # written after each workload, in case the run is interrupted
     console.print(_make_ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in results for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():

@@ -1,4 +1,4 @@
-"""Clock, memory measurement and peak rate of gathers for a CUDA device."""
+"""Timing, peak memory and the peak rate of gathers on a CUDA device."""
 
 import gc
 import sys
@@ -11,11 +11,11 @@ import numpy as np
 from trigraph.benchmarks.programs import Call
 
 GATHER = Path(__file__).resolve().parent / "gather.cu"
-CHUNK, WIDTH, BLOCK = 16, 64, 256  # for gather.cu: rows in a sum, numbers in a row, threads in a block
+CHUNK, WIDTH, BLOCK = 16, 64, 256  # for gather.cu: rows per sum, numbers per row, threads per block
 
 
 def make_on_device(make: Callable[[], Call]) -> Call:
-    """Make a program's call with CUDA as torch's default device."""
+    """Create a program's call with CUDA as torch's default device."""
     import torch
 
     with torch.device("cuda"):
@@ -44,7 +44,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 
 def make_gather(rows: int) -> Call:
-    """Return a call that reads 4 * rows random rows of 256 bytes and adds up chunks of them."""
+    """Return a call that reads 4 * rows random rows of 256 bytes and sums them in chunks."""
     import cupy
 
     function = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",)).get_function(

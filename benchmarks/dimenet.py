@@ -1,7 +1,7 @@
 """Workloads of DimeNet++'s angular message passing, and their peer, which sums over lists of triplets.
 
-The peer stores basis, projection and message of every triplet, like PyTorch Geometric's InteractionPPBlock, and uses
-its basis functions (angle by atan2, sympy's formulas). The list of triplets is built before the timing.
+The peer stores the basis, projection and message of every triplet, like PyTorch Geometric's InteractionPPBlock, and
+uses the same basis functions (angles by atan2, formulas from sympy). The list of triplets is built before the timing.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ ANGULAR = ("num_edges", "num_nodes", "num_radial", "num_spherical", "n_emb", "n_
 
 @cache
 def _load_pyg_layer(num_spherical: int, num_radial: int, envelope_exponent: int) -> Any:
-    """Return PyTorch Geometric's spherical basis, which takes sympy about ten seconds to derive."""
+    """Return PyTorch Geometric's spherical basis, which sympy derives in about ten seconds."""
     from torch_geometric.nn.models.dimenet import SphericalBasisLayer
 
     return SphericalBasisLayer(num_spherical, num_radial, 1.0, envelope_exponent)
@@ -75,7 +75,7 @@ ABOUT = "PyTorch Geometric's basis functions, torch"
 
 
 def _operations_formula(angular: int, projections: int) -> str:
-    """Return the formula for the operations of sums over harmonics and of products with both weights."""
+    """Return the formula for the number of operations in sums over harmonics and products with both weights."""
     projection = "n_mid*(num_spherical*num_radial+num_spherical*n_emb)"
     return f"2*num_edges*({angular}*num_spherical**2*n_emb+{projections}*{projection})"
 

@@ -1,6 +1,6 @@
 """Workloads of graph attention, and their peers, which compute the scores and messages of every edge.
 
-All contenders start from transformed features, since the linear layer is the same matrix product for all of them.
+All contenders start from transformed features, because the linear layer is the same matrix product for all.
 ``pyg`` is PyTorch Geometric's GATConv after its linear layer.
 """
 

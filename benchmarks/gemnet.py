@@ -1,6 +1,6 @@
 """Workloads of GemNet-OC's efficient bilinear interaction, and their peer, which uses padded lists.
 
-The peer is BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, run eagerly. Their file is loaded
+The peer is BasisEmbedding and EfficientInteractionBilinear of fairchem-core 1.10.0, in eager mode. Their file is loaded
 without the package's dependencies, from the wheel (packed or unpacked) in the folder TRIGRAPH_CLIENTS, or from an
 installed fairchem-core. This repository contains no copy of the file.
 """
@@ -32,7 +32,7 @@ LAYERS = f"{PACKAGES[-1]}.layers"
 
 
 def _scatter_sum(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
-    """Sum rows; stands in for torch_scatter's scatter, of which the blocks use only sums."""
+    """Sum rows. Replaces torch_scatter's scatter, which the blocks use only for sums."""
     assert (dim, reduce) == (0, "sum")
     return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
 
@@ -49,7 +49,7 @@ def load_fairchem_layers() -> tuple[Any, Any, Any]:
 
 @cache
 def load_mattergen_layers() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules like `load_fairchem_layers`; scale factors are 1, since their file is not loaded."""
+    """Return MatterGen's modules, like `load_fairchem_layers`; scale factors, whose file is not loaded, are 1."""
     packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
@@ -63,7 +63,7 @@ def load_mattergen_layers() -> tuple[Any, Any, Any]:
 
 
 def number_members(outer: np.ndarray) -> np.ndarray:
-    """Return each member's index in its list, in order of appearance."""
+    """Return each member's index within its list, in order of appearance."""
     order = np.argsort(outer, kind="stable")
     lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
     number = np.empty(len(outer), np.int64)

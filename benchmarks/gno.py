@@ -25,13 +25,13 @@ SIZES = {
 
 
 def _split_params(case: Case) -> GnoParams:
-    """Return the blocks of the parameters as contiguous arrays with the layout of torch's linear layers."""
+    """Return the parameter blocks as contiguous arrays in the layout of torch's linear layers."""
     blocks = unpack_gno_params(case["params"], case.sizes["d"], case.sizes["f_in"], case.sizes["f_out"])
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
 def make_coords_by_matmul(case: Case) -> Call:
-    """Return a call that computes the gradient of coordinates by matrix products over all edges at once."""
+    """Return a call that computes the gradient of the coordinates by matrix products over all edges."""
     U, b_u, V, _ = _split_params(case)
     g, x = case["grad_kernel"], case["coords"]
 
@@ -46,7 +46,7 @@ def make_coords_by_matmul(case: Case) -> Call:
 
 
 def make_numpy_message(case: Case) -> Call:
-    """Return a call that computes message and all gradients; the kernel's memory is reused for its gradient."""
+    """Return a call that computes the message and all gradients; the kernel's gradient reuses its memory."""
     U, b_u, V, b_v = _split_params(case)
     h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
     f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]

@@ -1,6 +1,6 @@
-"""Typical graphs for timed calls, by kind of graph and by the distribution of degrees.
+"""Typical graphs for timed calls, by kind of graph and distribution of degrees.
 
-They replace the graphs of `trigraph verify`, which are small and unusual: shared rows, hubs, isolated nodes.
+Unlike these, the graphs of `trigraph verify` are small and unusual (shared rows, hubs, isolated nodes).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.verification.networks import draw_power_law_graph
 
-EXPONENT = 0.6  # exponent of the power laws: degrees fall as rank**-EXPONENT
+EXPONENT = 0.6  # degrees decrease as rank**-EXPONENT
 
 
 def _draw_random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw sources and destinations, and edge rows at random unless there are as many rows as positions."""
+    """Draw sources and destinations and, unless there are as many rows as positions, random edge rows."""
     n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
     positions, rows = sizes["num_positions"], sizes["num_edges"]
     degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
@@ -28,7 +28,7 @@ def _draw_random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict
 
 
 def _draw_power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw in-degrees from a power law, as in the verification; each position has its own row of edge arrays."""
+    """Draw in-degrees from a power law, as in verification; each position has its own row of edge arrays."""
     return {
         "graph": draw_power_law_graph(
             sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31))
@@ -37,11 +37,11 @@ def _draw_power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> d
 
 
 def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw pairs of nodes, without repetition if there are enough, each with edges in both directions."""
+    """Draw pairs of nodes, each with edges in both directions, without repetition if there are enough pairs."""
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
     number = rng.choice(pairs, half, replace=half > pairs)
-    # Pair (i, j) with j < i has the number i (i - 1) / 2 + j; a single node has a self loop instead.
+    # Pair (i, j) with j < i has index i (i - 1) / 2 + j; a single node gets a self-loop instead.
     i = np.floor((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
     j = number - i * (i - 1) // 2
     i %= nodes
@@ -50,7 +50,7 @@ def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> di
 
 
 def _draw_triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Return triplets sorted by edge; their number falls as rank**-exponent over randomly ranked edges."""
+    """Return triplets sorted by edge; the number per edge decreases as rank**-exponent for randomly ranked edges."""
     triplets, edges = sizes["num_triplets"], sizes["num_edges"]
     share = np.cumsum(np.arange(1, edges + 1) ** -exponent)
     ranks = np.searchsorted(share, share[-1:] * (np.arange(triplets) + 0.5) / triplets)
@@ -59,7 +59,7 @@ def _draw_triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent:
 
 
 def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
-    """Draw triplets and, if the case has them, `atoms` (edges sorted by atom) and `idx_in` (a row of m per triplet)."""
+    """Draw triplets and, if the case has them, `atoms` (edges sorted by atom) and `idx_in` (row of m by triplet)."""
     graphs = {**_draw_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
     if sizes["has_atoms"]:
         atoms = sizes["num_outputs"]
@@ -70,7 +70,7 @@ def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, ex
     return graphs
 
 
-# Functions that draw graph objects (by argument name) from sizes, by kind of graph and layout.
+# By kind of graph and layout: the function that draws graph objects (by argument name) for given sizes.
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _draw_random_csc,
     ("csc", "power law"): _draw_power_law_csc,

@@ -1,6 +1,6 @@
-"""Time and memory of contenders, with alternating timings, and the machine's peak rates.
+"""Time and memory of contenders, which are timed alternately, and the machine's peak rates.
 
-Each contender runs in its own process, and shares no thread pool or memory with the others.
+Each contender runs in its own process, so that contenders share neither thread pools nor memory.
 """
 
 import ctypes
@@ -28,10 +28,10 @@ from trigraph.benchmarks import device
 from trigraph.benchmarks.programs import Call, ContenderUnavailable
 
 LEAST_SAMPLES = 3
-END = 10.0  # seconds that a contender's process may take to end
-PAUSE = 0.05  # seconds before a sample; idle OpenBLAS threads of another process spin for up to 30 ms
+END = 10.0  # seconds to wait for a contender's process to end
+PAUSE = 0.05  # seconds before a sample, because idle OpenBLAS threads of other processes spin for up to 30 ms
 WARM_UP = 0.03  # seconds of untimed calls before short calls are timed
-BLOCK = 0.02  # seconds of calls timed together, so that the clock's resolution does not matter
+BLOCK = 0.02  # seconds of calls to time together, to make the clock's resolution irrelevant
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -44,7 +44,7 @@ class Measurement:
     seconds: tuple[float, ...] = ()  # seconds of one call, by round
     peak_bytes: int = 0  # peak memory of the first run, without inputs
     error: float | None = None  # largest relative error of the results against the baseline; None for the baseline
-    status: str = "timed"  # or "unavailable", "failed", "wrong"
+    status: str = "timed"  # "timed", "unavailable", "failed" or "wrong"
     note: str = ""  # reason why the contender was not timed
 
     @property
@@ -66,15 +66,15 @@ class ContenderJob:
     """Job for a contender's process. Its functions must be picklable, such as partials of module functions."""
 
     make: Callable[[], Call]
-    warm: Callable[[], Call] | None = None  # like `make` for tiny inputs, to load libraries
-    device: bool = False  # whether the job runs on the CUDA device, measured by other means
+    warm: Callable[[], Call] | None = None  # `make` for tiny inputs, to load libraries
+    device: bool = False  # whether the job runs on the CUDA device, for which measurements differ
 
 
 def _read_peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
-    VmHWM is the counter behind ru_maxrss. But ru_maxrss also includes the parent's size at the time of exec, so that
-    the child of a large process seems to use no memory.
+    VmHWM is preferred: ru_maxrss also includes the parent's size at the time of exec, so that the child of a large
+    process appears to use no memory.
     """
     if STATUS.exists():
         for line in STATUS.read_text().splitlines():
@@ -84,8 +84,8 @@ def _read_peak_memory() -> int:
 
 
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
-    """Run once; return the results and the largest growth of the process in bytes."""
-    gc.collect()  # free unused memory, which would hide a run's use, and reset the high-water mark
+    """Call once; return the results and the largest growth of the process in bytes."""
+    gc.collect()  # free unused memory, which would hide the call's use, and reset the high-water mark
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
         trim(0)
@@ -98,7 +98,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 def convert_to_numpy(value: Any) -> np.ndarray:
     """Return a result from any library as a NumPy array."""
-    if callable(value):  # a result that is computed only for the comparison, after the timing
+    if callable(value):  # a result to compute only for the comparison, after the timing
         value = value()
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -106,7 +106,7 @@ def convert_to_numpy(value: Any) -> np.ndarray:
 
 
 def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lambda: None) -> float:
-    """Return the mean seconds of `number` calls; `wait` must return when all work that they started is complete."""
+    """Return the mean seconds of `number` calls; `wait` must wait until all work that the calls started is complete."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -115,7 +115,7 @@ def measure_mean_seconds(call: Call, number: int, wait: Callable[[], None] = lam
 
 
 class JobRunner:
-    """Runs and times a job in its process."""
+    """Runner of a job in the contender's process."""
 
     def __init__(self, job: ContenderJob) -> None:
         self.wait = device.wait_for_device if job.device else lambda: None
@@ -126,7 +126,7 @@ class JobRunner:
         self.seconds = 0.0
 
     def first(self) -> tuple[dict[str, np.ndarray], int]:
-        """Return results and peak bytes (without inputs) of a first run; estimate the time by a second run."""
+        """Return the results and peak bytes (without inputs) of a first call; estimate the time with a second call."""
         results, peak = self.peak_memory(self.call)
         named = {n: convert_to_numpy(v) for n, v in results.items()}
         del results
@@ -143,8 +143,8 @@ class JobRunner:
 
 
 def serve_commands(connection: Connection) -> None:
-    """Answer the parent's commands until it ends, with a failure if a command raises."""
-    os.dup2(2, 1)  # redirect the output of libraries, which must not mix with the tables
+    """Execute the parent's commands until the parent ends; reply with results or failures."""
+    os.dup2(2, 1)  # keep the output of libraries out of the tables
     runner: JobRunner | None = None
     with suppress(EOFError):  # the parent has ended
         for command, argument in iter(connection.recv, None):
@@ -162,7 +162,7 @@ def serve_commands(connection: Connection) -> None:
 class ContenderProcess(Child):
     """A contender's process, with a given number of threads for every library.
 
-    The process is spawned, never forked, since OpenMP does not survive a fork.
+    The process is spawned instead of forked, because OpenMP does not survive a fork.
     """
 
     def __init__(self, threads: int) -> None:
@@ -173,7 +173,7 @@ class ContenderProcess(Child):
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        # A process that ends by itself waits for its children, so that their processor time is counted as its own.
+        # A process that ends by itself waits for its children, so that their processor time is included.
         with suppress(OSError):
             self.connection.send(None)
         self.process.join(0 if kind else END)
@@ -191,7 +191,7 @@ class ContenderProcess(Child):
 
 
 def compute_relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Return the largest ``|got - expected| / |expected|`` (2-norms); NaN or inf if the results cannot be compared."""
+    """Return the largest ``|got - expected| / |expected|`` (2-norms), or NaN or inf if results cannot be compared."""
     if got.keys() != expected.keys():
         return float("inf")
     errors = [0.0]
@@ -236,7 +236,7 @@ def time_alternately(
     """Time contenders alternately in `repeat` rounds, with the order reversed in every second round.
 
     The first contender that runs is the baseline; others are timed only if their results differ from the baseline's by
-    at most `tolerance` (relative). A contender that has used `budget` seconds is skipped after at least three rounds.
+    a relative error of at most `tolerance`. After three rounds, a contender that has used `budget` seconds is skipped.
     `progress` is called with a description of each step.
     """
     measurements: dict[str, Measurement] = {}
@@ -269,7 +269,7 @@ def time_alternately(
 
 
 def make_copy_call(library: str, nbytes: int, threads: int) -> Call:
-    """Return a call that copies `nbytes` between arrays of "numpy" (each thread copies a slice) or "cupy"."""
+    """Return a call that copies `nbytes` between "numpy" arrays (each thread copies a slice) or "cupy" arrays."""
     if library == "cupy":
         import cupy
 
@@ -304,10 +304,10 @@ def make_matmul_call(library: str, n: int, dtype: str) -> Call:
 def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
-    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`, which should exceed the last cache.
-    ``float32`` and ``float64`` are the operations/s of BLAS's product of matrices of order `n`. On a device,
-    ``float16`` is the rate of products on tensor cores, and ``gather`` counts the bytes/s of rows of 256 bytes that are
-    read in random order, and of their indices.
+    ``copy`` is the rate of reading plus writing in bytes/s, for arrays of `nbytes`, which should exceed the last-level
+    cache. ``float32`` and ``float64`` are the operations/s of BLAS matrix products of order `n`. On a device,
+    ``float16`` is the rate of products on tensor cores, and ``gather`` is the rate, in bytes/s, of reading indices and
+    rows of 256 bytes in random order.
     """
     library = "cupy" if on_device else "numpy"
     products = ("float32", "float64", *(("float16",) if on_device else ()))

@@ -27,15 +27,15 @@ SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
 SMALL_BATCH = {"molecules": 4}
 SPECIES = 83  # number of molecules in the G2 set with more than four atoms
-SEED = 3  # draws molecules for which cancellation in PyTorch Geometric's basis functions leaves enough digits
-COMPARED = 3  # number of compared losses; later ones differ, since Adam divides small gradients by their own size
+SEED = 3  # selects molecules for which cancellation in PyTorch Geometric's basis functions leaves enough digits
+COMPARED = 3  # number of compared losses; later losses differ, because Adam divides small gradients by their magnitude
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 
 
 @cache
 def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
-    """Return the model; PyTorch Geometric's version takes about ten seconds in sympy."""
+    """Return the model; for PyTorch Geometric's version, sympy takes about ten seconds."""
     import torch
 
     from trigraph.torch.nn import DimeNetPlusPlus
@@ -57,8 +57,8 @@ def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
 def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
     """Return the terms that PyTorch Geometric's model sums over atoms, computed from the vectors of the edges.
 
-    `vec` (num_edges, 3) points from the destination of each edge to its source; `edge_index` (2, num_edges) has sources
-    and destinations, `idx_ji` and `idx_kj` (num_triplets,) the edges of each triplet.
+    `vec` (num_edges, 3) points from the destination of each edge to its source; `edge_index` (2, num_edges) contains
+    sources and destinations; `idx_ji` and `idx_kj` (num_triplets,) contain the edges of each triplet.
     """
     import torch
 
@@ -86,7 +86,7 @@ def _compute_pyg_energy_forces(
     create_graph: bool,
     of_vectors: Callable[..., Any] = compute_pyg_dimenet,
 ) -> tuple[Any, Any]:
-    """Return PyG's energies and forces; `vec` depends on `pos`, `lists` are arguments of `compute_pyg_dimenet`."""
+    """Return PyG's energies and forces; `vec` must depend on `pos`, and `lists` are passed to `compute_pyg_dimenet`."""
     import torch
 
     of_atoms = of_vectors(model, z, vec, *lists)
@@ -96,13 +96,13 @@ def _compute_pyg_energy_forces(
 
 
 def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
-    """Return ASE's copper, a molecule, a slab of beryllium and magnesium, or `molecules` molecules of the G2 set."""
+    """Return ASE's copper, a molecule, a slab of beryllium and magnesium, or `molecules` molecules from the G2 set."""
     from ase.build import bulk, hcp0001, molecule
     from ase.collections import g2
 
     if structure == "copper":
         crystal = bulk("Cu", cubic=True).repeat(sizes["cells"])
-        crystal.rattle(0.05, seed=0)  # in equilibrium, the forces would be rounding errors
+        crystal.rattle(0.05, seed=0)  # in equilibrium, forces would be only rounding errors
         return [crystal]
     if structure == "molecules":
         several = [name for name in g2.names if len(g2[name]) > 4]
@@ -127,7 +127,7 @@ class _CapturedCalls(NamedTuple):
         return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
 
     def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
-        """Return a call that computes a loss and its gradients of all parameters; `labels` are per atom."""
+        """Return a call that computes a loss and its gradients by all parameters; `labels` have a row per atom."""
         step = self.potential.training_step(loss)
 
         def compute_loss_and_gradients() -> dict[str, Any]:
@@ -138,7 +138,7 @@ class _CapturedCalls(NamedTuple):
 
 
 def _mean_square_error(errors: Any, structures: Any) -> Any:
-    """Return the mean square of the errors of all atoms except ghosts."""
+    """Return the mean square error over all atoms except ghosts."""
     real = structures.real_atoms
     return (errors.square().sum(1) * real).sum() / (3 * real.sum())
 
@@ -148,8 +148,8 @@ def _make_energy_forces(
 ) -> tuple[Any, Any]:
     """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces.
 
-    With `curvature`, the function takes a vector and returns its differentiable product with the Hessian, or the
-    Hessian itself for None. Everything is on torch's default device.
+    With `curvature`, the function instead returns the differentiable product of the Hessian with a vector or, for None,
+    the Hessian itself. All tensors are on torch's default device.
     """
     import torch
 
@@ -195,7 +195,7 @@ def _make_energy_forces(
         ]
     pos.requires_grad_()
     of_vectors: Callable[..., Any] = compute_pyg_dimenet
-    if form == "pyg-compiled":  # with CUDA graphs; no training, since torch compiles no second derivatives
+    if form == "pyg-compiled":  # with CUDA graphs; no training, because torch cannot compile second derivatives
         of_vectors = torch.compile(compute_pyg_dimenet, dynamic=False, mode="max-autotune")
 
     def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
@@ -213,7 +213,7 @@ def _make_energy_forces(
 
 
 def make_energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call that computes energy and forces; a molecule needs no gradients of parameters, as in dynamics."""
+    """Return a call that computes energy and forces; for molecules, as in dynamics, parameters require no gradients."""
     model, compute = _make_energy_forces(sizes, dtype, form, build_atoms(structure, sizes))
     model.requires_grad_(structure not in MOLECULES)
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
@@ -228,7 +228,7 @@ def _compute_gradients(loss: Any, model: Any) -> dict[str, Any]:
 
 
 def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call that computes the loss of energy and forces, and its gradients of all parameters."""
+    """Return a call that computes a loss of energy and forces, and its gradients with respect to all parameters."""
     import torch
 
     structures = build_atoms(structure, sizes)
@@ -252,11 +252,11 @@ def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structu
 
 
 def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call that computes a loss of the Hessian times a random vector, and its gradients of parameters."""
+    """Return a call for a loss of the Hessian times a random vector, and the loss's gradients by parameters."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]
-    for atoms in structures:  # PyTorch Geometric's angles have no third derivatives for three collinear atoms
+    for atoms in structures:  # PyTorch Geometric's angles have no third derivatives for collinear atoms
         atoms.rattle(0.05, seed=1)
     model, compute = _make_energy_forces(sizes, dtype, form, structures, curvature=True)
     shape = (2, sum(map(len, structures)), 3)
@@ -271,7 +271,7 @@ def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, struc
 
 
 def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that runs Verlet dynamics of copper; torch-sim's model finds the neighbours in each step."""
+    """Return a call that runs Verlet dynamics of copper; the torch-sim model finds neighbours in each step."""
     import torch
 
     from trigraph.torch.potentials.compiled import replaced
@@ -323,7 +323,7 @@ def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _
 
 
 def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
-    """Return a function that starts an epoch over displaced molecules of the G2 set, in the same order each time."""
+    """Return a function that starts an epoch over displaced molecules from the G2 set, always in the same order."""
     import torch
 
     molecules: Any = []
@@ -344,8 +344,8 @@ def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], An
 def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
     """Return edges, and the two edges of each triplet, as PyTorch Geometric's `radius_graph` and `triplets` do.
 
-    Those functions need pyg-lib and torch_sparse. This function finds edges from all distances, and triplets from the
-    edges into each atom.
+    Unlike those, this function needs neither pyg-lib nor torch_sparse. It computes edges from all distances, and
+    triplets from the edges into each atom.
     """
     import torch
 
@@ -362,7 +362,7 @@ def make_pyg_graph(pos: Any, of_atom: Any) -> tuple[Any, Any, Any]:
 
 
 def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that trains for an epoch on energies and forces: first losses, and gradients of the first batch.
+    """Return a call that trains for an epoch; it returns the first losses, and the gradients for the first batch.
 
     The call raises RuntimeError if a program is compiled again for batches of other sizes.
     """
@@ -402,7 +402,7 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
 
 
 def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that computes three attention layers, the last with averaged heads, and all gradients."""
+    """Return a call that computes three attention layers, the last of which averages its heads, and all gradients."""
     import torch
     from torch.nn.functional import cross_entropy, elu
 
@@ -419,7 +419,7 @@ def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
             layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
         )
 
-    with torch.random.fork_rng(devices=()), torch.device("cpu"):  # the same weights on every device
+    with torch.random.fork_rng(devices=()), torch.device("cpu"):  # for the same weights on every device
         torch.manual_seed(0)
         model = make_layers(nn.GATConv)
     graph: Any = CSC.from_edge_index(edge_index, nodes)
@@ -440,9 +440,9 @@ def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that trains two attention layers, with self loops and different edges in each step.
+    """Return a call that trains two attention layers, with self-loops and with different edges in each step.
 
-    Each step gets a copy of its edges, so that no graph of an earlier call can be reused.
+    Each step copies its edges, so that no graph from an earlier call can be reused.
     """
     import torch
     from torch.nn.functional import cross_entropy, elu
@@ -478,7 +478,7 @@ def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -
 
 
 def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int | None) -> Call:
-    """Return a call that sums over a small graph: alone (None), with gradients (0), or twice in each of `layers`."""
+    """Return a call that sums over a small graph: alone (None), with gradients (0), or twice per layer of a model."""
     import torch
 
     from trigraph.torch import agg_weighted_n2n
@@ -511,7 +511,7 @@ def make_small_sums(sizes: Mapping[str, int], dtype: str, form: str, layers: int
 
 
 def _make_contenders(make: Callable[..., Call], *several: tuple[str, str], ase: bool = True) -> dict[str, Contender]:
-    """Return contenders from pairs (form, description); forms of PyTorch Geometric and torch are peers."""
+    """Return contenders from pairs (form, description); the forms "pyg" and "torch" are peers."""
     found = {}
     for form, about in several:
         requires = ("torch", *["torch_geometric"] * (form == "pyg"), *["ase"] * ase)
@@ -526,8 +526,8 @@ PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, trip
 
 
 def _make_potential_programs(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
-    """Return the program for energies and forces, and the program for the gradients of their loss."""
-    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients for all parameters"
+    """Return the program for energies and forces, and the program for a loss and its gradients."""
+    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients in all parameters"
     forces, loss = (
         _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)
         for make in (make_energy_forces, make_force_training)

@@ -1,8 +1,8 @@
-"""Modules of other packages, loaded from a wheel by path, without the packages that contain them.
+"""Modules of other packages, loaded by path from a wheel, without the packages that contain the modules.
 
-A package whose pinned requirements exclude a current torch can still be a peer or client: its modules are imported
-below empty packages, with stand-ins for missing imports, and then removed from ``sys.modules``. This repository
-contains no copy of the modules.
+A package whose pinned requirements exclude a current torch can still be a peer or client: its modules are imported into
+empty packages, with substitutes for missing imports, and then removed from ``sys.modules``. This repository contains no
+copy of the modules.
 """
 
 import importlib
@@ -23,9 +23,9 @@ VARIABLE = "TRIGRAPH_CLIENTS"
 
 @dataclass(frozen=True)
 class OriginalRelease:
-    """A release of a project, found in a folder.
+    """Release of a project, as a wheel.
 
-    The environment variable TRIGRAPH_CLIENTS names the folder with its wheel, or with the unpacked wheel, which
+    The environment variable TRIGRAPH_CLIENTS names the folder with the wheel, or with the unpacked wheel, which
     contains the folder `package`.
     """
 
@@ -52,7 +52,7 @@ class OriginalRelease:
 
 
 def make_stand_in(name: str, **contents: Any) -> ModuleType:
-    """Return a module with these contents, to replace a missing or unwanted module."""
+    """Return a module with the given contents, to replace a missing or unwanted module."""
     module = ModuleType(name)
     vars(module).update(contents)
     return module
@@ -63,7 +63,7 @@ def load_modules(
 ) -> list[Any]:
     """Import modules from a folder or a wheel.
 
-    The ``__init__`` of `packages` (outer packages first) is not run. `stand_ins` has the contents of replaced modules.
+    The ``__init__`` of `packages` (outer packages first) is not run. `stand_ins` contains substitutes for modules.
     """
     loaded = {name: make_stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:

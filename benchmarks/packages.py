@@ -1,4 +1,4 @@
-"""Times of energies and forces of small structures by DimeNet++: eager, compiled, and as a package run from C++.
+"""Timing of DimeNet++'s energies and forces for small structures: eager, compiled, and as a package run from C++.
 
 ``python -m trigraph.benchmarks.packages PROGRAM`` exports the model and runs PROGRAM, built in examples/cpp-potential.
 """
@@ -15,7 +15,7 @@ import torch
 
 
 def measure_fastest_call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> float:
-    """Return the milliseconds of the fastest of 200 calls."""
+    """Return the time of the fastest of 200 calls in milliseconds."""
     times = []
     for _ in range(200):
         began = time.perf_counter()
@@ -25,7 +25,7 @@ def measure_fastest_call(function: Callable[..., Any], *arguments: Any, **keywor
 
 
 def main(program: str) -> None:
-    """Print a line with times and ratios for each structure."""
+    """Print a line of times and ratios for each structure."""
     from ase import Atoms
     from ase.build import molecule
     from ase.io import write

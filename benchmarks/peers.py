@@ -1,4 +1,4 @@
-"""Peers of several families: layers of PyTorch Geometric, on the CPU and on a CUDA device."""
+"""Peers in several families: PyTorch Geometric's layers, on the CPU and on a CUDA device."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from trigraph.benchmarks.workloads import Case, Peer
 
 
 def make_pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[str, Peer]:
-    """Return PyTorch Geometric's peers ``make(case, device=...)`` for the CPU and, with the suffix -cuda, for CUDA."""
+    """Return PyTorch Geometric peers for the CPU and (suffix -cuda) for CUDA, from ``make(case, device=...)``."""
     requires = "torch", "torch_geometric"
     return {
         name: Peer(partial(make, device="cpu"), about, requires),
@@ -29,9 +29,9 @@ def list_edge_index(case: Case, device: str) -> Any:
 
 
 def make_autograd_call(case: Case, device: str, forward: Callable[[Case, str], Callable[..., Any]]) -> Call:
-    """Return a call for a workload of one definition: the forward, autograd's backward, and the double backward.
+    """Return a call for a workload of one definition: the forward, or autograd's backward or double backward.
 
-    ``forward(case, device)`` returns a function from the definition's inputs to one or several outputs.
+    ``forward(case, device)`` returns a function that maps the definition's inputs to one or several outputs.
     """
     import torch
 

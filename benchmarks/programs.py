@@ -11,7 +11,7 @@ has to be changed for the comparison, a function that returns one."""
 
 
 class ContenderUnavailable(RuntimeError):
-    """The requirements of a contender are not met on this machine."""
+    """A contender's requirements are not met on this machine."""
 
 
 def require_modules(*modules: str) -> None:
@@ -23,9 +23,9 @@ def require_modules(*modules: str) -> None:
 
 @dataclass(frozen=True)
 class Contender:
-    """One of the ways to run a program.
+    """Implementation of a program.
 
-    `make` takes sizes and dtype. It must be picklable, such as a module's function or a partial of one.
+    `make` accepts sizes and dtype, and must be picklable, such as a module's function or a partial of it.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
@@ -36,22 +36,22 @@ class Contender:
 
 @dataclass(frozen=True)
 class Program:
-    """Timed program, such as a training step of a whole model; programs of one name run one after the other."""
+    """Timed program, such as a training step of a whole model; programs with the same name run one after the other."""
 
     name: str
     summary: str
-    contenders: Mapping[str, Contender]  # the others are compared with the first, trigraph's
+    contenders: Mapping[str, Contender]  # all are compared with the first, which is trigraph's
     sizes: Mapping[str, int]
-    # Sizes for a quick run, and for the tiny run that loads libraries.
+    # Sizes for a quick run, and for the tiny run that only loads libraries.
     small: Mapping[str, int] = field(default_factory=dict)
     family: str = "models"
-    # Number of terms (triplets or edges) of the longest sum in the gradient of a weight. If terms are added one by one,
-    # the error is about the square root of this number, in eps.
+    # Number of terms (triplets or edges) in the longest sum for the gradient of a weight. Its square root is the
+    # approximate error, in units of eps, of sequential summation.
     terms: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the contenders."""
+        """Names of the contenders."""
         return tuple(self.contenders)
 
     def scale_sizes(self, size: str) -> dict[str, int]:
@@ -59,7 +59,7 @@ class Program:
         return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Return a contender ready to run; raise ContenderUnavailable if a module that it needs is missing."""
+        """Return a contender's call; raise ContenderUnavailable if a required module is missing."""
         require_modules(*self.contenders[name].requires)
         return self.contenders[name].make(sizes, dtype)
 

@@ -1,4 +1,4 @@
-"""The JSON record of a run, with environment and settings, and its file name."""
+"""JSON record of a run, which includes environment and settings, and its file name."""
 
 import json
 import os
@@ -22,7 +22,7 @@ PROCESSOR_NAMES = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", 
 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Write a record to a folder; return the path."""
+    """Write a record to a folder; return the path of the file."""
     path = folder / f"{record_file_stem(record)}.json"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -30,7 +30,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
 
 
 def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping[str, float]) -> dict[str, Any]:
-    """Return the entries that the record has for a workload of operators."""
+    """Return the record's entries for a workload of operators."""
     return {
         "steps": [
             {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.from_steps)} for s in workload.steps
@@ -44,7 +44,7 @@ def _record_operators(workload: Workload, result: BenchmarkResult, tops: Mapping
 
 
 def _record_contender(result: BenchmarkResult, name: str) -> dict[str, Any]:
-    """Return the entry of the record for a contender."""
+    """Return the record's entry for a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
     if about := workload.about(name):
@@ -87,9 +87,9 @@ def make_record(
     tops: Mapping[str, float],
     results: Sequence[BenchmarkResult],
 ) -> dict[str, Any]:
-    """Return the record of a run; `tops` has the machine's peak rates.
+    """Return the record of a run; `tops` contains the machine's peak rates.
 
-    The entry ``blas`` is NumPy's BLAS, on which the peak rates and the NumPy peers depend.
+    The entry ``blas`` names NumPy's BLAS, on which the peak rates and the NumPy peers depend.
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
     installed = {d.metadata["Name"]: d.version for d in distributions()}

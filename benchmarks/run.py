@@ -21,16 +21,16 @@ from trigraph.table import OPERATORS, evaluate
 
 FAMILIES = {family: importlib.import_module(f"trigraph.benchmarks.{family}") for family in table.FAMILIES}
 DIRECT = ("fortran-reference", "pyref")
-DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is repeated
+DISTURBED = 0.05  # measurements are repeated if other processes use more than this share of the processors
 ATTEMPTS = 3
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a measurement: threads of each contender, rounds, dtype, size (full or small), peers, device.
+    """Options of a measurement: threads per contender, rounds, dtype, size (full or small), peers, and device.
 
-    Only the named `contenders` run (all if `contenders` is empty).
+    Only the named `contenders` run; an empty tuple means all.
     """
 
     threads: int
@@ -63,7 +63,7 @@ class BenchmarkResult:
     other_share: float | None
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
-        """Return time and peak memory of a contender relative to the first one; None if either was not measured."""
+        """Return a contender's time and peak memory relative to the first one, or None if either was not measured."""
         own, fast = (self.measured.get(name, Measurement()) for name in (contender, self.workload.names[0]))
         if not (own.seconds and fast.seconds):
             return None, None
@@ -71,7 +71,7 @@ class BenchmarkResult:
         return own.median / fast.median, memory
 
     def bound(self, tops: Mapping[str, float]) -> float:
-        """Return the least seconds of a run at the peak rates of copies, operations and gathers."""
+        """Return a lower bound on the seconds of a run, from the peak rates of copies, operations and gathers."""
         if not isinstance(self.workload, Workload):
             return math.nan
         dtype = np.dtype(self.dtype)
@@ -97,7 +97,7 @@ class BenchmarkResult:
 def find_workloads(
     families: Collection[str] = (), names: Collection[str] = (), device: bool = False
 ) -> list[Workload | Program]:
-    """Return workloads and programs of the host or device with these families and names; empty means all."""
+    """Return the workloads and programs of the host or device with the given families and names; empty means all."""
     host = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
     workloads = DEVICE if device else host
     return [w for w in workloads if (not families or w.family in families) and (not names or w.name in names)]
@@ -120,13 +120,13 @@ def make_operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
 def peer_tolerance(dtype: str, terms: int = 0) -> float:
     """Return the relative error (2-norm) above which a peer's results count as wrong.
 
-    It bounds the rounding of sums of `terms` terms that are added one by one; their number matters above 40,000.
+    The limit bounds the rounding error of sequential sums, and depends on `terms` only above 40,000.
     """
     return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
 
 def _read_processor_seconds() -> tuple[float, float, float]:
-    """Return total and busy seconds of all processors since boot, and the seconds used by this process tree."""
+    """Return the total and busy seconds of all processors since boot, and the seconds used by this process tree."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     stat = Path("/proc/stat")
@@ -139,7 +139,7 @@ def _read_processor_seconds() -> tuple[float, float, float]:
 def measure_workload(
     workload: Workload | Program, options: Options, progress: Progress = lambda _: None
 ) -> BenchmarkResult:
-    """Measure at the requested size, repeatedly if other processes interfere; return the least disturbed attempt."""
+    """Measure at the requested size, and repeat if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.scale_sizes(options.size), workload.terms if isinstance(workload, Program) else 0
     both = sizes, workload.scale_sizes("tiny")
     jobs = {}
@@ -150,7 +150,7 @@ def measure_workload(
         jobs[name] = ContenderJob(make, warm, options.device)
     most = options.repeat, options.threads, peer_tolerance(options.dtype, terms)
     attempts: list[BenchmarkResult] = []
-    again = 1 if options.device else ATTEMPTS  # the load of the processors hardly affects a device
+    again = 1 if options.device else ATTEMPTS  # processor load hardly affects a device
     while not attempts or (len(attempts) < again and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _read_processor_seconds()
         measured = time_alternately(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))

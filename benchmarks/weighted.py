@@ -24,13 +24,13 @@ OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
 def _make_csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
+    """Return the weights, sources, offsets and shape of the sparse matrix; weight k belongs to position k."""
     offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
     return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
 
 
 def make_sparse_product(case: Case) -> Call:
-    """Return a call that multiplies by a sparse matrix of ``scipy.sparse``."""
+    """Return a call that multiplies by a ``scipy.sparse`` matrix."""
     from scipy.sparse import csr_matrix
 
     weight, indices, offsets, shape = _make_csr(case)
@@ -38,13 +38,13 @@ def make_sparse_product(case: Case) -> Call:
     return lambda: {OUT: matrix @ x}
 
 
-CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 of cusparse.h; not every release of CuPy defines the name
+CSR_ALG2 = 6  # CUSPARSE_SPMM_CSR_ALG2 in cusparse.h, which some releases of CuPy do not define
 
 
 def make_cusparse_product(case: Case) -> Call:
     """Return a call that multiplies by cuSPARSE with CSR_ALG2 and row-major dense matrices, prepared in advance.
 
-    CuPy's own ``matrix @ dense`` creates descriptors at every call, and copies dense matrices that are in C order.
+    CuPy's own ``matrix @ dense`` creates descriptors in each call, and copies dense matrices in C order.
     """
     import cupy
     from cupy.cuda import device
@@ -70,17 +70,17 @@ def make_cusparse_product(case: Case) -> Call:
         library.spMM(*call, buffer.data.ptr)
         return {OUT: out}
 
-    # The objects to which the descriptors point must live as long as the call.
+    # The call must keep alive the objects that the descriptors point to.
     multiply_with_cusparse.held = (weight, indices, offsets, x, one, zero)  # type: ignore[attr-defined]
     return multiply_with_cusparse
 
 
 def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
-    """Let cuSPARSE analyse the matrix, through ctypes: CuPy has loaded the library but does not wrap this function."""
+    """Let cuSPARSE analyse the matrix. CuPy loads the library but does not wrap this function, so ctypes calls it."""
     for name in ("libcusparse.so.12", "libcusparse.so.11"):
         with contextlib.suppress(OSError, AttributeError):
             function = ctypes.CDLL(name).cusparseSpMM_preprocess
-            numbers = {1, 2, 8, 9}  # arguments that are enumerations; the others are pointers
+            numbers = {1, 2, 8, 9}  # enumeration arguments; all others are pointers
             arguments = [ctypes.c_int(v) if k in numbers else ctypes.c_void_p(v) for k, v in enumerate(call)]
             status = function(*arguments, ctypes.c_void_p(buffer))
             if status:
@@ -89,13 +89,13 @@ def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
 
 
 def make_sparse_convolution(case: Case, device: str) -> Call:
-    """Return a call that applies SimpleConv to a sparse matrix of torch, whose product it uses."""
+    """Return a call that applies SimpleConv to a torch sparse matrix, which it multiplies."""
     import torch
     from torch_geometric.nn import SimpleConv
 
     weight, indices, offsets, shape = _make_csr(case)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch warns that its support is in beta
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that support for sparse matrices is in beta
         rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
         matrix = torch.sparse_csr_tensor(rows, columns, values, shape)
     x, convolve = torch.tensor(case["embedding"], device=device), SimpleConv(aggr="sum")

@@ -1,4 +1,4 @@
-"""Workloads, which name operators, sizes and peers; everything else comes from the operator table."""
+"""Workloads, which consist of operators, sizes and peers; the operator table determines everything else."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw_arrays
 
-TINY = 16  # number of entities in the tiny run, which loads libraries
+TINY = 16  # number of entities in the tiny run, which only loads libraries
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Step:
 
     operator: str
     wrt: tuple[str, ...] | None = None  # requested fields
-    zero: tuple[str, ...] = ()  # cotangents that are passed as None
-    operations: str | None = None  # formula for the operations; the table's count is for all fields
+    zero: tuple[str, ...] = ()  # cotangents to pass as None
+    operations: str | None = None  # formula for the number of operations; the table's is for all fields
     # Arguments that are results of earlier steps, such as ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     from_steps: Mapping[str, str] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Peer:
-    """Program of another package that computes a workload."""
+    """Another package's implementation of a workload."""
 
     make: "Callable[[Case], Call]"
     about: str  # description for the record
@@ -59,13 +59,13 @@ class Workload:
     family: str
     summary: str
     steps: tuple[Step, ...]  # called in sequence in each run
-    sizes: Mapping[str, int]  # value of every symbol at full size
+    sizes: Mapping[str, int]  # full size by symbol
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    backends: tuple[str, ...] = ("fortran",)  # timed backends; direct backends are slow at large sizes
+    backends: tuple[str, ...] = ("fortran",)  # backends to time; those with direct sums are slow at large sizes
     # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # distribution of edges or triplets, "uniform" or "power law"
-    # Formula for how many numbers a run gathers in random order; "0" if gathering does not limit the speed.
+    # Formula for the count of numbers gathered in random order; "0" if gathering does not limit the speed.
     gathered: str = "0"
 
     @property
@@ -80,7 +80,7 @@ class Workload:
         return (*self.backends, *peers)
 
     def scale_sizes(self, size: str) -> dict[str, int]:
-        """Return the sizes of a full, small or tiny run, which differ in numbers of entities (edges, nodes) only."""
+        """Return the sizes of a full, small or tiny run, which differ only in numbers of entities (edges, nodes)."""
         entities = [n for n in self.sizes if size != "full" and SYMBOLS[n].minimum == 0]
         fewer = {
             n: max(1, round(self.sizes[n] / 20)) if size == "small" else min(self.sizes[n], TINY) for n in entities
@@ -88,11 +88,11 @@ class Workload:
         return {**self.sizes, **fewer}
 
     def prepare(self, name: str, sizes: Mapping[str, int], dtype: str) -> Call:
-        """Build the inputs; return a contender ready to run. Raise ContenderUnavailable if a module is missing."""
+        """Build the inputs, and return a contender's call; raise ContenderUnavailable if a module is missing."""
         peer = self.peers.get(name)
         require_modules(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
-        case = convert_indices(case, np.int32) if name == "gpu" else case  # as in layers of trigraph.torch
+        case = convert_indices(case, np.int32) if name == "gpu" else case  # like the layers of trigraph.torch
         return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
@@ -121,7 +121,7 @@ class Workload:
         return inputs_bytes + sum(math.prod(evaluate_shape(f, bindings)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return everything on which shapes depend: sizes, has_<optional input>, and numbers of choices."""
+        """Return everything on which shapes depend: sizes, has_<optional input>, and numbers for choices."""
         bindings = dict(sizes)
         for spec in self.definitions:
             bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional}
@@ -130,7 +130,7 @@ class Workload:
         return bindings
 
     def is_absent(self, name: str) -> bool:
-        """Return whether an input or graph object, or the cotangent of an input, is left out."""
+        """Return whether an input or graph object, or the cotangent of an input, is omitted."""
         return self.settings.get(name.removeprefix("gg_"), name) is None
 
     def arguments(self, step: Step) -> tuple[Array, ...]:
@@ -139,7 +139,7 @@ class Workload:
         return tuple(a for a in inputs if not self.is_absent(a.name))
 
     def fields(self, step: Step) -> tuple[Array, ...]:
-        """Return the arrays that a step returns with these settings."""
+        """Return the arrays that a step returns with the workload's settings."""
         values = {a.name: None if self.is_absent(a.name) else a for a in step.op.definition.inputs}
         returned = step.op.list_returned(values, self.bound({}))
         return tuple(f for f in step.fields if f in returned)
@@ -147,7 +147,7 @@ class Workload:
     def key(self, op: Operator, name: str) -> str:
         """Return the name of an operator's argument in a `Case`.
 
-        A name (``weight``) with different shapes in several definitions is qualified: ``interaction_bilinear.weight``.
+        Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
         return f"{op.definition.name}.{name}" if len(named) > 1 else name
@@ -155,7 +155,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs of a workload: arrays by `Workload.key`, graph objects by argument name (None if absent), and sizes."""
+    """Inputs of a workload: arrays by `Workload.key`, graph objects (None if absent) by argument name, and sizes."""
 
     workload: Workload
     sizes: Mapping[str, int]
@@ -167,14 +167,14 @@ class Case:
 
     @property
     def graph(self) -> Any:
-        """The graph, for operators with a single graph."""
+        """Graph of an operator with a single graph."""
         return self.graphs["graph"]
 
 
 def _draw_arrays(
     wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Draw arrays as the verification does, but with distances of at least 0.3 cutoffs, like those of atoms.
+    """Draw arrays as in verification, but with distances of at least 0.3 cutoffs, which are typical of atoms.
 
     At much smaller distances, PyTorch Geometric's closed forms of spherical Bessel functions lose all float32 digits.
     """
@@ -184,7 +184,7 @@ def _draw_arrays(
 
 
 def _list_attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return an operator's attributes: the given sizes, and settings or defaults of choices and numbers."""
+    """Return an operator's attributes: the given sizes, and choices and numbers from the settings or defaults."""
     return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
 
 
@@ -194,7 +194,7 @@ def _select_graphs(op: Operator, case: Case) -> dict[str, Any]:
 
 
 def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
-    """Redraw rows until no value is so close to a kink that rounding could move it across the kink."""
+    """Redraw rows until no value is so close to a kink that rounding could move the value across the kink."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
         keywords = _list_attributes(workload, OPERATORS[f"{spec.name}_bwd"], case.sizes) | _select_graphs(forward, case)
@@ -215,9 +215,9 @@ def _redraw_near_kinks(workload: Workload, case: Case, wanted: Mapping[str, Arra
 
 
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> Case:
-    """Draw the inputs of a workload as the table describes them, away from the kinks that the table names.
+    """Draw the inputs of a workload from the distributions in the table, away from the kinks that the table lists.
 
-    Near a kink, rounding can make correct programs differ by a whole term; elsewhere their results agree closely.
+    Near a kink, rounding can make the results of correct programs differ by a whole term.
     """
     rng = np.random.default_rng(0)
     bindings = workload.bound(sizes)
@@ -236,7 +236,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype) -> 
 
 
 def convert_indices(case: Case, dtype: Any) -> Case:
-    """Return the case with graph indices of another dtype."""
+    """Return the case with graph indices converted to a dtype."""
 
     def convert_graph(graph: Any) -> Any:
         if graph is None:
@@ -248,9 +248,9 @@ def convert_indices(case: Case, dtype: Any) -> Case:
 
 
 def make_front_door_steps(workload: Workload, backend: str, case: Case) -> Call:
-    """Return a call that runs the steps by public functions, including checks; the case has NumPy arrays.
+    """Return a call that runs the steps by public functions, including checks; the case contains NumPy arrays.
 
-    The call does not return arrays that are passed from step to step.
+    The call does not return arrays that are passed between steps.
     """
     if BACKENDS[backend][1] == "cupy":
         arrays, graphs = ({n: to_device(v) for n, v in named.items()} for named in (case.arrays, case.graphs))

@@ -1,7 +1,7 @@
 """Write the zeros of the spherical Bessel functions and the norms of the radial basis as Fortran or CUDA constants.
 
-z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16, the largest
-that the operators allow. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
+z_lk is the k-th positive zero of j_l, and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16, the range
+that the operators support. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
 """
 
 import math
@@ -17,7 +17,7 @@ Table = list[list[Decimal]]
 
 
 def spherical_bessel(order: int, x: Decimal) -> Decimal:
-    """Return j_l(x), l = order, by its power series, whose cancellation the decimal precision allows for."""
+    """Return j_l(x) for l = order, from its power series; the decimal precision absorbs the cancellation."""
     term = Decimal(1)
     for i in range(1, order + 1):
         term *= x / (2 * i + 1)
@@ -30,7 +30,7 @@ def spherical_bessel(order: int, x: Decimal) -> Decimal:
 
 
 def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
-    """Return the zero of j_l in an interval that contains exactly one, by bisection and then by Newton's method."""
+    """Return the only zero of j_l in an interval, found by bisection and then by Newton's method."""
     sign = spherical_bessel(order, low) > 0
     for _ in range(8):
         middle = (low + high) / 2
@@ -43,9 +43,9 @@ def find_zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
 
 
 def compute_zero_tables() -> dict[str, Table]:
-    """Return zeros and norms by order; each zero is between two neighbouring zeros of the order below."""
+    """Return zeros and norms by order; each zero lies between two consecutive zeros of the next lower order."""
     with localcontext() as context:
-        context.prec = 110  # terms of the series reach 1e33, so that 77 digits remain
+        context.prec = 110  # terms of the series reach 1e33, which leaves 77 digits
         below = [Decimal(math.pi) * (2 * k - 1) / 2 for k in range(1, ZEROS + ORDERS + 1)]  # zeros of cos(x)/x
         zeros, norms = [], []
         for order in range(ORDERS):
@@ -56,7 +56,7 @@ def compute_zero_tables() -> dict[str, Table]:
 
 
 def round_decimal(value: Decimal, digits: int) -> str:
-    """Format a number above 1 with this many significant digits."""
+    """Format a number above 1 with the given number of significant digits."""
     return f"{value:.{digits - 1 - value.adjusted()}f}"
 
 
@@ -74,7 +74,7 @@ def write_cuda_table(name: str, table: Table, kind: str, digits: int, suffix: st
 
 
 def main() -> None:
-    """Write the constants in the language that the command line requests."""
+    """Write the constants in the language given on the command line."""
     language, out = sys.argv[1:]
     text = "! {}: column l, row k.\n" if language == "fortran" else "// {}: row l, column k.\n#pragma once\n"
     text = text.format("Written by tools/make_bessel_zeros.py")

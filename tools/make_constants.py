@@ -1,6 +1,6 @@
-"""Write the numbers that Python and the CUDA kernels share: ``make_constants.py OUT``, run by the build.
+"""Write the constants that Python and the CUDA kernels share: ``make_constants.py OUT``, run by the build.
 
-The numbers come from ``src/trigraph/table/constants.py``, and from the operator table, which numbers the activations.
+The constants are those in ``src/trigraph/table/constants.py``, and the operator table's numbers for activations.
 """
 
 import importlib
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Write the header file that the command line names."""
+    """Write the header file named on the command line."""
     table = runpy.run_path(str(ROOT / "fortran" / "shims.py"))["load_table"]()
     constants = vars(importlib.import_module("trigraph.table.constants"))
     numbers = {name: value for name, value in constants.items() if name.isupper() and not name.startswith("_")}

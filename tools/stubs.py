@@ -1,6 +1,6 @@
-"""Write the type stubs of the package, from the operator table, into a folder: ``python tools/stubs.py FOLDER``.
+"""Generate the package's type stubs from the operator table: ``python tools/stubs.py FOLDER``.
 
-The package makes its operators from the table when it is imported, so that editors and mypy cannot see them. The stubs
+The package creates its operators from the table when it is imported, so editors and mypy cannot see them. The stubs
 ``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` describe the operators. The
 build runs this file before the package exists, with only the standard library.
 """
@@ -28,7 +28,7 @@ from trigraph.table.public import (  # noqa: E402
 )
 
 HEADER = '"""Written by the build, from the operator table."""\n\n'
-# All arrays of a call have one dtype. CuPy's arrays have no type information and are accepted as Any.
+# All arrays in a call have the same dtype. CuPy arrays, which lack type information, are accepted as Any.
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 BACKEND = "_Backend: TypeAlias = Literal[" + ", ".join(f'"{backend}"' for backend in BACKENDS) + "]\n\n"
 NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"
@@ -40,7 +40,7 @@ def _write_literal(value: object) -> str:
 
 
 def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
-    """Return one line of a signature; with `left_out`, arrays that may be None have the default None."""
+    """Return one line of a signature; with `left_out`, arrays that may be None default to None."""
     optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "backend": "_Backend"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
@@ -63,7 +63,7 @@ def _write_parameter(name: str, op: Operator, fields: str, left_out: bool) -> st
 
 
 def _write_signature(op: Operator, fields: str, keywords: str) -> str:
-    """Return the head of a function; parameters from `keywords` on are keyword-only and may be left out."""
+    """Return the head of a function; parameters from `keywords` on are keyword-only and may be omitted."""
     text, star = f"def {op.name}(\n", False
     for name in public_signature(op).parameters:
         if name == keywords:
@@ -73,7 +73,7 @@ def _write_signature(op: Operator, fields: str, keywords: str) -> str:
 
 
 def _write_field_name_type(op: Operator) -> tuple[str, str]:
-    """Return the name of the type of an operator's field names, and its definition."""
+    """Return the name and the definition of the type of an operator's field names."""
     name = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
     head = f"{name}: TypeAlias = Literal["
@@ -91,7 +91,7 @@ def _write_all(names: Iterable[str]) -> str:
 
 
 def _write_operator_stub(op: Operator) -> str:
-    """Return the stub of one operator, with two overloads (one with keywords) if arrays may be left out."""
+    """Return the stub of one operator, with two overloads (one with keywords) if arrays may be omitted."""
     fields, alias = _write_field_name_type(op)
     positional = f"{_write_signature(op, fields, 'out')}\n{_write_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
@@ -101,7 +101,7 @@ def _write_operator_stub(op: Operator) -> str:
 
 
 def _list_imports() -> tuple[list[str], list[str]]:
-    """Return the public names of the package, and the lines that import the names that are not operators."""
+    """Return the package's public names, and the lines that import those that are not operators."""
     tree = ast.parse((ROOT / "src" / "trigraph" / "__init__.py").read_text())
     values: dict[str, Any] = {
         node.targets[0].id: node.value
@@ -122,7 +122,7 @@ def _list_imports() -> tuple[list[str], list[str]]:
 
 
 def _write_result_imports() -> str:
-    """Return the line that imports the types of results."""
+    """Return the line that imports the result types."""
     classes = sorted(result_type(op.name).__name__ for op in (NAMED | OVER_FORMS).values() if not op.single)
     return "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n"
 
@@ -153,7 +153,7 @@ def _write_results_stub() -> str:
 
 
 def _write_torch_stub() -> str:
-    """Return the stub of ``torch/__init__.py``, with one function of tensors for each definition."""
+    """Return the stub of ``torch/__init__.py``, with a function on tensors for each definition."""
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
@@ -179,7 +179,7 @@ def _write_torch_stub() -> str:
 
 
 def _write_distributed_stub() -> str:
-    """Return the stub of ``distributed/__init__.py``, with one function of a Partition for each operator."""
+    """Return the stub of ``distributed/__init__.py``, with a function on a Partition for each operator."""
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
     text += NUMPY + "from trigraph.distributed import owners as owners\n"
@@ -216,4 +216,4 @@ folder = Path(sys.argv[1])
 for name, stub in STUBS.items():
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(stub(), encoding="utf-8")
-os.utime(folder)  # ninja treats the folder as the output
+os.utime(folder)  # the folder is ninja's output, so update its time stamp

@@ -147,9 +147,9 @@ def differentiate_forward(
     """Return a subject that computes fwd, bwd and bwd2 from a user's forward function, and the operator's name.
 
     Unless the function is given, it is imported by `name`, such as ``"mymodule:function"``. `definition` is the name of
-    the operator without its order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a device of the framework
-    (default: ``"cpu"``). Raises ValueError if the function cannot be loaded or does not take the arguments, or if there
-    is no such operator, framework or device.
+    the operator without its order, such as ``"mha_gat_n2n"`` (default: the function's name). `device` is a device of
+    the framework (default: ``"cpu"``). Raises ValueError if the function cannot be loaded or does not accept the
+    arguments, or if there is no such operator, framework or device.
     """
     if framework not in DIFFERENTIATING:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(DIFFERENTIATING)}")

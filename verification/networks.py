@@ -110,7 +110,7 @@ def _complete_arguments(graph: CSC, settings: dict[str, Any], **arrays: Any) -> 
 
 
 def make_mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return arguments for the airfoil mesh, with features computed from positions, and larger weights for short edges."""
+    """Return arguments for the airfoil mesh; features depend on positions, and shorter edges have larger weights."""
     positions, src, dst = make_airfoil_mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
     along = positions[src] - positions[dst]

@@ -1,4 +1,4 @@
-"""Small cases that reach every kernel and are compared with the judge, for sanitizers on a device and in gpu-host."""
+"""Small cases that run every kernel and are compared with the judge, for sanitizers on a device and in gpu-host."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,12 +26,12 @@ HUB, BROAD, MANY = [3, 0, 0, 0, 300, 128, 0, 1], [3, 0, 130], [1, 0, 2] * 90
 class Small:
     """Small case of a family."""
 
-    dtype: str  # float32 arrays come with int32 graphs, float64 arrays with int64 graphs
-    graph: Sequence[Any]  # in-degrees of nodes; pairs of nodes joined both ways; or numbers of triplets by edge
+    dtype: str  # float32 (with int32 graphs) or float64 (with int64 graphs)
+    graph: Sequence[Any]  # in-degrees of nodes, pairs of nodes joined both ways, or numbers of triplets by edge
     sizes: Mapping[str, int]
     setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble_case`
-    half: str | None = None  # half-precision dtype of the arrays that may have it
-    spoilt: bool = False  # whether an edge's vector is NaN, for which blocks sum over pairs
+    half: str | None = None  # half-precision dtype for arrays that support it
+    spoilt: bool = False  # whether an edge vector is NaN, so that blocks sum over pairs
 
 
 def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> Small:
@@ -66,8 +66,8 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(nodes) for j in range(i)]
 
 
-# The cases have rows of two and three pieces ("hub"), several blocks of rows ("many"), isolated nodes, widths of 1 and
-# beyond a tile or a warp, and rows whose size is or is not a multiple of 16 bytes.
+# The cases include rows of two and three pieces ("hub"), several blocks of rows ("many"), isolated nodes, widths of 1
+# and widths beyond a tile or a warp, and row sizes that are or are not multiples of 16 bytes.
 CASES: dict[str, dict[str, Small]] = {
     "gno": {
         "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
@@ -75,21 +75,21 @@ CASES: dict[str, dict[str, Small]] = {
         **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
-        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole slabs, and shares of a slab
+        "slabs": _gno("float32", [1, 0, 20, *[1] * 14], 5, 24, 36, 32),  # whole slabs, and parts of a slab
         "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },
     "dimenet": {
-        # More edges than degrees, parallel edges and self loops; two tiles of channels, two blocks of staged edges.
+        # More edges per node than degrees l; parallel edges, self-loops; two tiles of channels, two blocks of edges.
         "crystal": _dimenet("float32", _every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
         "molecule": _dimenet("float64", _every_pair(5), 7, (5, 2, 8, 3), "node"),
         "dense": _dimenet("float64", _every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
-        # Two tiles of channels, two tiles of rows of the second weights, and the usual number of degrees.
+        # Two tiles of channels, two tiles of rows of the second weights, and the usual number of degrees l.
         "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
-        # More in-edges and out-edges at every node than degrees, so that all sums are linear.
+        # Every node has more in-edges and out-edges than there are degrees l, so that all sums take linear time.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
         "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), spoilt=True),
-        # A node with many edges, so that sums are cut; a block with more nodes than its chunks have edges.
+        # A node with many edges, so that sums are split; a block with more nodes than its chunks have edges.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
         "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),
@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, Small]] = {
         "half, wide": _gat("float32", HUB, (2, 8), False, "ELU", True, "float16"),
         "brain": _gat("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
         "brain, wide": _gat("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
-        **{  # all dtypes, with concatenated and averaged heads, and row sizes that are or are not multiples of 16 bytes
+        **{  # all dtypes; concatenated and averaged heads; row sizes that are or are not multiples of 16 bytes
             f"{half or dtype}, {width}, {concat}": _gat(dtype, [3, 0, 2], (2, width), concat, "tanh", False, half)
             for dtype, half in (("float32", None), ("float64", None), ("float32", "float16"), ("float32", "bfloat16"))
             for width in (3, 8)
@@ -128,16 +128,16 @@ CASES: dict[str, dict[str, Small]] = {
         "deep": _gemnet("float32", [5, 20], 1, 3, 18, 17, 5),
         "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
         "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
-        # The three tile shapes of matrix products; "hub" has one of them.
+        # The three tile shapes of matrix products, of which "hub" uses one.
         **{f"{width} outputs": _gemnet("float32", [2], 1, 7, 1, 5, width) for width in (40, 66)},
     },
 }
 
 
 def subset(family: str) -> tuple[str, ...]:
-    """Return the instances that the cases reach, half of all: float64 with int64, and the others with int32.
+    """Return the kernel instances that the cases run, half of all: float64 with int64, and other dtypes with int32.
 
-    Instances of SiLU and of the neighbour search, which are not operators, have separate tests.
+    Instances for SiLU and the neighbour search, which are not operators, have separate tests.
     """
 
     def kept(instance: str) -> bool:
@@ -151,7 +151,7 @@ def subset(family: str) -> tuple[str, ...]:
 
 
 def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return graph objects, and the sizes that operators without graphs need."""
+    """Return graph objects, and sizes for operators without graphs."""
     index, count = INDEX[case.dtype], len(case.graph)
     if family == "dimenet":
         joined = np.array(case.graph, index).reshape(-1, 2)
@@ -159,7 +159,7 @@ def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[st
         ends, vec = np.concatenate([joined, joined[:, ::-1]]), np.concatenate([half, -half]).astype(case.dtype)
         graph, order = EdgeGraph.sorted(ends[:, 0].copy(), ends[:, 1].copy(), case.sizes["num_nodes"], vec=vec)
         return {"graph": graph, "vec": vec[order]}, {"num_edges": graph.num_edges}
-    if family == "gemnet":  # most edges belong to the first atom, and not every input row is used
+    if family == "gemnet":  # most edges belong to the first atom, and some input rows are unused
         triplets = rng.permutation(np.repeat(np.arange(count, dtype=index), case.graph))
         atoms = case.sizes["num_outputs"]
         atom = rng.permutation(np.maximum(np.arange(count) - count + atoms, 0)).astype(index)
@@ -167,7 +167,7 @@ def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[st
         idx_in = Segments(rng.integers(0, inputs + 1, len(triplets)).astype(index), inputs + 2)
         graphs = {"triplets": Segments(triplets, count), "atoms": Segments(atom, atoms + 1), "idx_in": idx_in}
         return graphs, {"num_edges": count}
-    # The first row is shared by many positions; some rows and sources are not used.
+    # Many positions share the first row; some rows and sources are unused.
     offsets = np.cumsum([0, *case.graph]).astype(index)
     positions, sources = int(offsets[-1]), count + 2
     rows = rng.permutation(np.maximum(0, np.arange(positions) - positions // 2)).astype(index)
@@ -176,7 +176,7 @@ def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[st
 
 
 def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
-    """Return all arguments of the operators, by definition and setting."""
+    """Return the arguments of all operators, by definition and setting."""
     case, rng = CASES[family][name], np.random.default_rng(seed)
     graphs, sizes = _graphs(family, case, rng)
     made = {}
@@ -188,7 +188,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
             if "vec" in values:
                 values["vec"] = graphs["vec"].copy()
                 values["vec"][:1] = np.nan if case.spoilt else values["vec"][:1]
-            if "attention_weights" in values:  # scaled so that several scores contribute to a softmax
+            if "attention_weights" in values:  # scaled so that several scores contribute to each softmax
                 values["attention_weights"] = values["attention_weights"] / np.sqrt(
                     case.sizes["dim_head"], dtype=case.dtype
                 )
@@ -199,7 +199,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
 
 
 def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield labels and arguments of calls: all arguments, each cotangent alone, and with results of the forward."""
+    """Yield (label, arguments) for calls with all arguments, with each cotangent alone, and with results of fwd."""
     arguments = {n: values.get(n) for n in op.parameters if n != "wrt"}
     yield "", arguments
     ggs = [n for n in arguments if n.startswith("gg_") and arguments[n] is not None]
@@ -216,7 +216,7 @@ def _computed(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judged(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an operator from the judge, (3, ...): two parts of the value, and the sum of |terms|."""
+    """Return an operator's fields from the judge, (3, ...): hi and lo of the value, and the sum of absolute terms."""
     arrays = {a.name for a in op.arguments}
     wide = {n: v.astype(np.float64) if n in arrays and v is not None else v for n, v in values.items()}
     return compute_with_judge(
@@ -242,9 +242,9 @@ def results(
 
 
 def _close(what: str, got: Any, right: Any, third: bool) -> None:
-    """Assert that the same numbers are finite and within the tolerance of chunked sums, or that integers are equal.
+    """Assert that integers are equal, or that the same numbers are finite and within the chunked sums' tolerance.
 
-    In third derivatives, a NaN may reach fewer numbers than in the judge.
+    In third derivatives, NaN may reach fewer numbers than in the judge.
     """
     if got.dtype.kind == "i":
         assert np.array_equal(got, right), what
@@ -252,7 +252,7 @@ def _close(what: str, got: Any, right: Any, third: bool) -> None:
     value, _, scale = right
     half, finite = got.dtype.itemsize == 2, np.isfinite(value)
     assert (np.isfinite(got) >= finite if third else np.isfinite(got) == finite).all(), what
-    # The judge's scale is NaN for a constant function of a NaN; the largest value replaces it.
+    # For a constant function of a NaN, the judge's scale is NaN; use the largest value instead.
     scale = np.where(np.isfinite(scale), scale, abs(value).max(initial=0, where=finite))
     bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy_tolerance(True, 0) * scale
     if half:  # sums are computed in float32 and rounded once
@@ -272,7 +272,7 @@ def expected(family: str, name: str) -> dict[str, dict[str, Any]]:
 def run(family: str, place: Device) -> dict[str, np.ndarray]:
     """Compare all cases of a family with the judge; return every array that the kernels computed.
 
-    If the family has kernels for tensor cores, float32 cases run with and without them.
+    If the family has kernels for tensor cores, float32 cases are computed with and without these kernels.
     """
     collected: dict[str, np.ndarray] = {}
     tensor_kernels = any(TENSOR in name for name in INSTANCES[family])

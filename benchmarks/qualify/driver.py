@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 from trigraph.benchmarks.qualify.part import read
 from trigraph.benchmarks.qualify.place import Device
 
-RESERVE = 5.0  # seconds kept for the summary
-LEAST = 2.0  # seconds that must be left for a part to start
-LAST_LINES = 12  # number of output lines kept of a part that crashed
+RESERVE = 5.0  # seconds reserved for the summary
+LEAST = 2.0  # seconds that must be left to start a part
+LAST_LINES = 12  # number of output lines to keep if a part crashes
 
 
 class Stage(NamedTuple):
-    """A stage: its name, its share of the time that is left when it begins, and the package that contains its module.
+    """A stage: its name, its share of the time left when it begins, and the package that contains its module.
 
-    The module has ``parts(place)``, names of parts, the most informative first, and ``run(part, place, notes)``. It may
-    have ``prefix(part, place)``, a tool that runs the command; ``read(part, output)``, lines made from the output of
-    the process; ``AT_ONCE``, whether parts may run concurrently; and ``ALONE``, whether a part needs exclusive use of
-    the device for timing (default: False; None if the part locks the device itself, by `part.locked`).
+    The module defines ``parts(place)``, which lists names of parts in order of importance, and ``run(part, place,
+    notes)``. It may define ``prefix(part, place)``, a tool that runs the command; ``read(part, output)``, which
+    converts the output of the process to lines; ``AT_ONCE``, whether parts may run concurrently; and ``ALONE``, whether
+    a part needs exclusive use of the device for timing (default: False; None if the part calls `part.locked` itself).
     """
 
     name: str
@@ -51,7 +51,7 @@ STAGES = (
 
 
 class _Parts:
-    """Runs the parts of one stage, and stops them at the time `end` of the monotonic clock."""
+    """Runner of the parts of one stage, which are stopped at the time `end` of the monotonic clock."""
 
     def __init__(self, stage: Stage, place: Device, folder: Path, end: float) -> None:
         self._stage, self._place, self._folder, self._end = stage, place, folder, end
@@ -60,10 +60,10 @@ class _Parts:
         self._processes: list[subprocess.Popen[Any]] = []
 
     def run(self, chosen: Sequence[str], kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-        """Run the `chosen` parts (default: all); return their records, and call `kept` after each part."""
+        """Run the `chosen` parts (default: all), call `kept` after each part, and return the records."""
         try:
             names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
-        except Exception as error:  # such as CuPy without a device; the other stages still run
+        except Exception as error:  # for example, CuPy without a device; the other stages still run
             return [_known("", "crashed", repr(error))]
         records: list[dict[str, Any]] = []
         pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
@@ -72,7 +72,7 @@ class _Parts:
                 records.append(record)
                 kept(records)
         finally:  # also after Ctrl-C
-            self._end = 0.0  # keeps further parts from starting
+            self._end = 0.0  # prevents other parts from starting
             pool.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
                 _stop(process)
@@ -86,14 +86,14 @@ class _Parts:
         notes.unlink(missing_ok=True)
         try:
             prefix = self._module.prefix(part, self._place) if hasattr(self._module, "prefix") else []
-        except FileNotFoundError as error:  # a tool is not installed
+        except FileNotFoundError as error:  # the tool is not installed
             return _known(part, "not run", str(error))
         if self._end - begun < LEAST:
             return _known(part, "not run", "no time was left")
         command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
         command += [self._place.backend, self._name, part, str(notes)]
         with log.open("w") as output:
-            # In its own session the process does not receive Ctrl-C, and can be killed with all of its children.
+            # In its own session, the process does not receive Ctrl-C, and can be killed with all its children.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -105,7 +105,7 @@ class _Parts:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
         _stop(process)
         printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
-        if hasattr(self._module, "read") and state != "out of time":  # a stopped process has printed no result
+        if hasattr(self._module, "read") and state != "out of time":  # a stopped process has not printed its result
             lines += self._module.read(part, printed)
         if state == "crashed":
             note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
@@ -129,7 +129,7 @@ def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any =
 
 
 def passed(parts: Sequence[dict[str, Any]]) -> bool | None:
-    """Return whether all parts ran and passed; None if none failed, but some part did not run or was stopped."""
+    """Return whether all parts ran and passed, or None if none failed but a part was stopped or did not run."""
     states = {part["status"] for part in parts}
     if "crashed" in states or any(line["passed"] is False for part in parts for line in part["lines"]):
         return False
@@ -144,11 +144,11 @@ def qualify(
     chosen: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run all or the `chosen` parts of the stages; return the record, written to ``record.json`` after each part.
+    """Run all or the `chosen` parts of the stages; return the record, also written to ``record.json`` after each part.
 
-    ``out / "parts"`` has the notes and the output of each part. Everything, including the summary, ends within
-    `deadline` seconds. A stage may take its share of the time that is left when it begins, and the last stage may take
-    all of it; later stages can use the time that a stage does not need.
+    ``out / "parts"`` contains the notes and output of each part. Everything, including the summary, ends within
+    `deadline` seconds. A stage may use its share of the time left when it begins, and the last stage may use all of it;
+    time that a stage does not need is available to later stages.
     """
     begun = time.monotonic()
     folder = out / "parts"
@@ -157,7 +157,7 @@ def qualify(
         "format": 1,
         "rehearsal": place.rehearsal,
         "backend": place.backend,
-        "kit": os.environ.get("TRIGRAPH_KIT", ""),  # origin of the wheel of `make qualify-kit`
+        "kit": os.environ.get("TRIGRAPH_KIT", ""),  # origin of the wheel, set by `make qualify-kit`
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,
         "chosen": list(chosen),
@@ -175,7 +175,7 @@ def qualify(
             now = time.monotonic()
             entry.update(passed=passed(parts), seconds=now - start, parts=parts)
             record["seconds"] = now - begun
-            whole = out / "record.part"  # renamed when complete, so that readers see a whole record
+            whole = out / "record.part"  # renamed when complete, so that readers never see part of a record
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             whole.replace(out / "record.json")
 

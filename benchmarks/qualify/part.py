@@ -1,7 +1,7 @@
-"""The process of one part of a stage, and its notes: ``python -m trigraph.benchmarks.qualify.part``.
+"""Process for one part of a stage, and its notes: ``python -m trigraph.benchmarks.qualify.part``.
 
-Its arguments are the place, the stage's module, the part and a file. Each finding is written to the file at once, so
-that a crash loses no earlier finding.
+The arguments are the place, the stage's module, the part and a file. Each finding is written to the file immediately,
+so that a crash does not lose it.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ LOCK = Path(tempfile.gettempdir()) / f"trigraph-qualify-{os.getuid()}.lock"
 
 @contextlib.contextmanager
 def locked(alone: bool) -> Iterator[None]:
-    """Share the device with other parts, or, for timing, use it `alone` of all qualifications on this machine."""
+    """Share the device with other parts or, with `alone` for timing, lock out all other parts on this machine."""
     with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON: NumPy's numbers to Python's, and numbers that are not finite to text."""
+    """Convert a value for JSON: NumPy's numbers to Python's, and non-finite numbers to text."""
     if isinstance(value, dict):
         return {str(name): _plain(v) for name, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -44,9 +44,9 @@ def _plain(value: Any) -> Any:
 
 
 class Notes:
-    """Lines with the findings of one part.
+    """Findings of one part, as lines.
 
-    A line is a dict with a `name` and `passed`: True, False, or None for a measurement or for a check that was left out
+    A line is a dict with a `name` and `passed`: True, False, or None for a measurement or for a check that was skipped
     for the reason in `note`.
     """
 
@@ -62,7 +62,7 @@ class Notes:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file, except a line that a crash has truncated."""
+    """Return the lines of a file, except for a line that a crash has truncated."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         with suppress(ValueError):
@@ -71,7 +71,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run the part of a stage that the command line names."""
+    """Run the part of a stage that is named on the command line."""
     where, module, part, path = sys.argv[1:]
     stage = importlib.import_module(module)
     alone = getattr(stage, "ALONE", False)

@@ -1,4 +1,4 @@
-"""Interface to the CUDA device or, in a rehearsal, to the CPU, so that all checks have the same code for both."""
+"""Interface to the CUDA device or, in a rehearsal, to the CPU, so that checks use the same code for both."""
 
 import contextlib
 import os
@@ -29,11 +29,11 @@ PROPERTIES = (
 
 
 class Device:
-    """The current CUDA device."""
+    """Current CUDA device."""
 
     backend: Any = "gpu"
     rehearsal = False
-    #: Maximum number of concurrent parts that are not timed; each has its own context on the device.
+    #: Maximum number of concurrent parts without timing, each of which needs its own context on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
 
     @property
@@ -44,11 +44,11 @@ class Device:
         return cupy
 
     def moved(self, value: Any) -> Any:
-        """Return the arguments with NumPy's arrays, also in graphs, moved to this device."""
+        """Return the arguments with NumPy arrays, including those in graphs, moved to this device."""
         return {n: self.moved(v) for n, v in value.items()} if isinstance(value, dict) else to_device(value)
 
     def hosted(self, value: Any) -> Any:
-        """Return arrays, or dicts of arrays, as NumPy arrays; None stays None."""
+        """Return arrays, or dicts of arrays, as NumPy arrays; return None unchanged."""
         if isinstance(value, dict):
             return {name: self.hosted(v) for name, v in value.items()}
         return None if value is None else np.asarray(self.xp.asnumpy(value))
@@ -78,19 +78,19 @@ class Device:
         return float(cuda.get_elapsed_time(start, stop)) / 1000 / number
 
     def stream(self) -> Any:
-        """Return a new stream that does not wait for others; ``with`` makes it the thread's current stream."""
+        """Return a new non-blocking stream; ``with`` makes it the thread's current stream."""
         return self.xp.cuda.Stream(non_blocking=True)
 
     def captured(self, call: Call) -> tuple[Any, Call]:
-        """Capture a call in a CUDA graph; return its results, and a function that replays it and waits.
+        """Capture a call in a CUDA graph; return the results, and a function that replays the graph and waits.
 
-        The workspace comes from a separate memory pool, which lives as long as the function.
+        The workspace comes from a separate memory pool, which exists as long as the function.
         """
         cuda = self.xp.cuda
-        self.synchronize()  # arguments may still be written, and the new stream does not wait
+        self.synchronize()  # the new stream does not wait for pending writes to arguments
         pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
         with stream, cuda.using_allocator(pool.malloc):
-            call()  # compiles and loads the kernels, which a capture cannot do, and fills the pool
+            call()  # compiles and loads the kernels, which is impossible during capture, and fills the pool
             stream.synchronize()
             stream.begin_capture()
             try:
@@ -108,7 +108,7 @@ class Device:
 
     @contextlib.contextmanager
     def poisoned(self) -> Iterator[None]:
-        """Fill uninitialised arrays with NaN, or with -1 if they have integers."""
+        """Fill uninitialised arrays with NaN, or with -1 if they contain integers."""
         xp, empty = self.xp, self.xp.empty
 
         def filled(shape: Any, dtype: Any = float, *rest: Any, **options: Any) -> Any:
@@ -140,7 +140,7 @@ class Device:
 
 
 class Rehearsal(Device):
-    """The CPU in place of a device (gpu-host, NumPy, tiny sizes), which tests the command but no device."""
+    """CPU instead of a device (gpu-host, NumPy, tiny sizes), to test the command without a device."""
 
     backend = "gpu-host"
     rehearsal = True
@@ -154,14 +154,14 @@ class Rehearsal(Device):
     hosted = moved
 
     def synchronize(self) -> None:
-        """Do nothing, since the CPU does not run asynchronously."""
+        """Do nothing, because the CPU does not run asynchronously."""
 
     def free_bytes(self) -> int:
-        """Return the memory in bytes that a rehearsal may take."""
+        """Return the memory in bytes that a rehearsal may use."""
         return 1 << 28
 
     def seconds(self, call: Call, number: int = 1) -> float:
-        """Return the seconds of one call on the CPU, which say nothing about a device."""
+        """Return the seconds of one call on the CPU, which are unrelated to a device's."""
         begun = time.perf_counter()
         for _ in range(number):
             call()
@@ -188,5 +188,5 @@ class Rehearsal(Device):
 
 
 def place(name: str) -> Device:
-    """Return the device for backend ``"gpu"``, or the rehearsal for ``"gpu-host"``."""
+    """Return the device for the backend ``"gpu"``, or the CPU for ``"gpu-host"``."""
     return Rehearsal() if name == "gpu-host" else Device()

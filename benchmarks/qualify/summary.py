@@ -1,4 +1,4 @@
-"""The page ``summary.md`` with the findings of a qualification, made from the record."""
+"""Page ``summary.md`` with the findings of a qualification, generated from the record."""
 
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -7,13 +7,13 @@ from typing import Any
 
 from slopecheck.terminal import plain
 
-NOTE = 300  # maximum number of characters of a note
-# Verdicts with the exit status of the command. Without a complete `trigraph verify`, little was checked.
+NOTE = 300  # maximum number of characters in a note
+# Verdicts and the command's exit status. Without a complete `trigraph verify`, little was checked.
 VERDICTS = {"passed": 0, "failed": 1, "passed in part": 3, "little was checked": 4}
 
 
 def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a stage."""
+    """Yield the lines of all parts of a stage."""
     for entry in record["stages"]:
         if entry["stage"] == stage:
             for part in entry["parts"]:
@@ -21,7 +21,7 @@ def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
 
 
 def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the page for each stage: verdict, counts, and failures."""
+    """Yield the page's entry for each stage: verdict, counts, and failures."""
     for stage in record["stages"]:
         lines = [line for part in stage["parts"] for line in part["lines"]]
         wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
@@ -45,7 +45,7 @@ def _ends(note: str) -> str:
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was not run or was stopped, and the reason."""
+    """Yield what was stopped or not run, and why."""
     for name in record.get("left_out", ()):
         yield name, "not a requested --stage"
     for stage in record["stages"]:
@@ -58,7 +58,7 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
-    """Return a row for each workload: our times, shares of the roofline, ratios to the peers."""
+    """Return a row for each workload: trigraph's times, shares of the roofline, and ratios to the peers."""
     rows: dict[str, dict[str, Any]] = {}
     for line in _lines(record, "bench"):
         if "workload" not in line or "seconds" not in line:
@@ -70,7 +70,7 @@ def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any
         row["ms"][line["index"]] = 1e3 * line["seconds"]
         row["summary"] = line["summary"]
         bounds = [(amount / ceilings[name], name) for name, amount in line["least"].items() if name in ceilings]
-        if bounds:  # the least seconds that the workload can take, and the ceiling that determines them
+        if bounds:  # lower bound on the seconds of the workload, and the ceiling that determines it
             least, row["bound_by"] = max(bounds)
             row["bound_ms"] = 1e3 * least
             row["share"][line["index"]] = least / line["seconds"]
@@ -107,7 +107,7 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the page into a folder; return its contents."""
+    """Write the page to a folder; return its contents."""
     from jinja2 import Environment, StrictUndefined
 
     summary = summarise(record)

@@ -1,4 +1,4 @@
-"""Workloads of a device, with sizes for a device or for a rehearsal."""
+"""Workloads with sizes for a device or a rehearsal."""
 
 from trigraph.benchmarks.device_workloads import WORKLOADS
 from trigraph.benchmarks.qualify.place import Device
@@ -9,6 +9,6 @@ __all__ = ["WORKLOADS", "convert_indices", "sizes_at"]
 
 
 def sizes_at(place: Device, workload: Workload) -> dict[str, int]:
-    """Return the sizes of a workload; in a rehearsal, at most 40 entities and widths of at most 8."""
+    """Return the sizes of a workload; in a rehearsal, limit numbers of entities to 40 and widths to 8."""
     small = {n: min(v, 40 if SYMBOLS[n].minimum == 0 else 8) for n, v in workload.sizes.items()}
     return {n: place.size(v, small[n]) for n, v in workload.sizes.items()}

@@ -1,1 +1,1 @@
-"""The stages of a qualification, one module each."""
+"""Stages of a qualification, one module each."""

@@ -19,18 +19,18 @@ from trigraph.table import evaluate
 
 ALONE = True
 ROUNDS = 7
-BLOCK = 0.02  # seconds of calls that are timed together if calls are short
+BLOCK = 0.02  # seconds of short calls to time together
 DTYPE = np.dtype(np.float32)
 INDICES = ("int64", "int32")
 
 
 def parts(place: Device) -> list[str]:
-    """Return the names of the workloads, the most informative first."""
+    """Return the names of the workloads, in order of importance."""
     return [workload.name for workload in WORKLOADS][: place.size(len(WORKLOADS), 1)]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Time one workload: trigraph with both index dtypes, then each peer alternating with trigraph."""
+    """Time one workload: trigraph with both index dtypes, then trigraph and each peer alternately."""
     workload = next(w for w in WORKLOADS if w.name == part)
     sizes = sizes_at(place, workload)
     case = make_case(workload, sizes, DTYPE)
@@ -60,7 +60,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
 
 def _unavoidable(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the least amounts of work, by ceiling: bytes of arrays and indices, operations, and gathered bytes."""
+    """Return lower bounds on the work, by ceiling: bytes of arrays and indices, operations, and gathered bytes."""
     indices = [a for graph in case.graphs.values() if graph is not None for a in graph.__reduce__()[1]]
     index_bytes = sum(a.nbytes for a in indices if isinstance(a, np.ndarray))
     return {
@@ -75,7 +75,7 @@ def _results(call: Call) -> dict[str, np.ndarray]:
 
 
 def measure(place: Device, calls: Mapping[str, Call]) -> dict[str, list[float]]:
-    """Time calls alternately, in an order that is reversed each round, after a warm-up."""
+    """Time calls alternately after a warm-up, with the order reversed in every second round."""
     number = {}
     for name, call in calls.items():
         call()
@@ -97,7 +97,7 @@ def _beside(
     expected: Mapping[str, Any],
     terms: int,
 ) -> None:
-    """Time a peer alternating with trigraph if its results agree; note the reason if the peer cannot run."""
+    """Time a peer and trigraph alternately if their results agree; note the reason if the peer cannot run."""
     part, name, index = labels
     entry = {"workload": part, "contender": name, "index": index, "about": peer.about}
     call: Call | None = None
@@ -113,7 +113,7 @@ def _beside(
         notes.add(name, None, "", seconds=theirs, ratio=theirs / own, error=error, samples=times, **entry)
     except ContenderUnavailable as error:
         notes.add(name, None, str(error), **entry)
-    except Exception as error:  # such as out of memory, which is a finding about the peer
+    except Exception as error:  # for example, out of memory, which is a finding about the peer
         notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)
     finally:
         call = None

@@ -1,6 +1,6 @@
-"""Checks that need a device: uninitialised memory, odd offsets, streams, threads, captures, extremes, sizes.
+"""Checks that need a device: uninitialised memory, unaligned arrays, streams, threads, captures, extremes, sizes.
 
-`trigraph verify`, an earlier stage, checks half precision, NaN and the caller's arrays.
+`trigraph verify`, an earlier stage, checks half precision, NaN and `out` arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ Fields = dict[str, Any]
 
 
 def parts(place: Device) -> list[str]:
-    """Return the checks."""
+    """Return the names of the checks."""
     return list(CHECKS)
 
 
@@ -51,11 +51,11 @@ def _names(place: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str,
 
 
 def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
-    """Return arguments of an operator as the verification draws them: writable NumPy arrays, and graphs."""
+    """Return arguments of an operator, drawn as in verification: writable NumPy arrays, and graphs."""
     kind = next(v for v in list_variants(op.definition) if v.name == variant)
     values = build_case(op.definition, kind, dtype, seed).arguments(op)
     for value in values.values():
-        if hasattr(value, "prepare"):  # builds what graphs otherwise build at the first backward
+        if hasattr(value, "prepare"):  # builds what graphs would otherwise build in the first backward
             value.prepare()
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
@@ -66,7 +66,7 @@ def called(op: Operator, values: Mapping[str, Any], backend: str, out: Any = Non
 
 
 def unlike(place: Device, got: Fields, right: Fields) -> str:
-    """Return the names of fields that are not bitwise identical."""
+    """Return the names of fields that differ bitwise."""
     pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
     return ", ".join(
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
@@ -114,7 +114,7 @@ def _views(place: Device, notes: Notes) -> None:
 
 
 def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
-    """Return the names of some operators, with a call of each and its results."""
+    """Return, by operator name, a call and its results for some operators."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
     for name in _names(place, SOME):
         op = OPERATORS[name]
@@ -158,7 +158,7 @@ def _threads(place: Device, notes: Notes) -> None:
 
 
 def _capture(place: Device, notes: Notes) -> None:
-    """Check a captured call that is replayed with other inputs, before and after other calls use the memory pool."""
+    """Check that a captured call can be replayed with new inputs, before and after other calls use the memory pool."""
     for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(arguments_of(op))
@@ -177,7 +177,7 @@ def _capture(place: Device, notes: Notes) -> None:
 
 
 def _extremes(place: Device, notes: Notes) -> None:
-    """Check numbers near the ends of the range against the judge, with gpu-host's error as limit if it is larger."""
+    """Check numbers near the limits of the range against the judge; allow gpu-host's error if it is larger."""
     if unavailable("gpu-host"):
         notes.add("extremes", note=f"left out: gpu-host is {unavailable('gpu-host')}")
         return
@@ -201,7 +201,7 @@ def _extremes(place: Device, notes: Notes) -> None:
 
 
 def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
-    """Return whether the same numbers are finite, and the error is within `most` or 8 times the error of `right`."""
+    """Return whether the same numbers are finite and the error is at most `most` or 8 times the error of `right`."""
     if not (np.isfinite(got) == np.isfinite(right)).all():
         return False
     kept = np.isfinite(right)

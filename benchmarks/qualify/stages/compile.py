@@ -1,4 +1,4 @@
-"""Compilation of every kernel as the launcher does it, into its cache on disk, and a check of local memory."""
+"""Compilation of every kernel by the launcher's code, into its cache on disk, and a check of local memory."""
 
 import os
 import time
@@ -21,12 +21,12 @@ def parts(where: Device) -> list[str]:
 
 
 def run(part: str, where: Device, notes: Notes) -> None:
-    """Compile a first call's kernels or all kernels, and note times and findings."""
+    """Compile the kernels of a first call, or all kernels, and note times and findings."""
     (_first_call if part == "first call" else _all)(where, notes)
 
 
 def _first_call(where: Device, notes: Notes) -> None:
-    """Note the times of a first call of a small operator, which compiles unless cached, and of a second call."""
+    """Note the times of a small operator's first call, which compiles kernels that are not cached, and second call."""
     import trigraph
 
     graph = where.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
@@ -39,14 +39,14 @@ def _first_call(where: Device, notes: Notes) -> None:
 
 
 def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
-    """Compile one instance as the launcher does; return the seconds, and the registers and local memory it uses."""
+    """Compile one instance as the launcher does; return the seconds, registers and local memory."""
     (name, family, instance), begun = arguments, time.perf_counter()
     where = place(name)
     if where.rehearsal:
         library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
-    launcher.AHEAD = False  # this function compiles the other instances one by one
+    launcher.AHEAD = False  # the function compiles all other instances individually
     function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
@@ -79,7 +79,7 @@ def _note_local_memory(where: Device, notes: Notes, usages: Mapping[str, Mapping
     most = max(usages, key=lambda name: usages[name]["registers"])
     notes.add(
         "only kernels on the list use local memory",
-        not over if where.architecture() in ARCHITECTURES else None,  # the list covers only these architectures
+        not over if where.architecture() in ARCHITECTURES else None,  # the list covers only some architectures
         "; ".join(over[:10]),
         number=len(usages),
         over=over,

@@ -1,4 +1,4 @@
-"""Compiled potentials for forces, each timed alternately with the eager potential."""
+"""Compiled potentials for forces, each of which is timed alternately with the eager potential."""
 
 import os
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.models import COMPILED, CURVATURE, NAMES, beside, program_of
 
 AT_ONCE, ALONE = True, None
-THREADS = 4  # processes of torch's compiler per part; each imports torch
+THREADS = 4  # number of torch's compiler processes per part, each of which imports torch
 
 
 def parts(place: Device) -> list[str]:
@@ -17,7 +17,7 @@ def parts(place: Device) -> list[str]:
 
 
 def contenders(place: Device, names: Iterable[str]) -> list[str]:
-    """Return the compiled contenders of programs; in a rehearsal, which compiles nothing, trigraph's eager one."""
+    """Return the compiled contenders of programs or, in a rehearsal, trigraph's eager contender."""
     if place.rehearsal:
         return [f"{next(iter(names))}, trigraph"]
     return [f"{name}, {c}" for name in names for c in program_of(name).contenders if c.endswith(COMPILED)]
@@ -25,6 +25,6 @@ def contenders(place: Device, names: Iterable[str]) -> list[str]:
 
 def run(part: str, place: Device, notes: Notes) -> None:
     """Compile and time one contender."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # torch reads this when it is imported
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # torch reads the variable when it is imported
     name, _, contender = part.partition(", ")
     beside(name, contender, place, notes)

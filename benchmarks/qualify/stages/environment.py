@@ -1,4 +1,4 @@
-"""Properties of the device, software versions, and the ceilings (peak rates) that bound every kernel."""
+"""Properties of the device, software versions, and ceilings (peak rates) that limit every kernel."""
 
 import shutil
 import subprocess
@@ -49,13 +49,13 @@ def _clocks(notes: Notes) -> None:
 
 
 def best(place: Device, call: Any, number: int = 1) -> float:
-    """Return the seconds of a call in the fastest round, after a warm-up call."""
+    """Return the seconds per call in the fastest round, after a warm-up call."""
     call()
     return min(place.seconds(call, number) for _ in range(ROUNDS))
 
 
 def ceilings(place: Device) -> list[tuple[str, float, str]]:
-    """Measure the peak rates of copies, gathers of rows of 256 bytes and products, and the time of a launch."""
+    """Measure the peak rates of copies, gathers (rows of 256 bytes) and matrix products, and the time of a launch."""
     nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
     rates = [("copy", 2 * nbytes / best(place, make_copy_call(place.xp.__name__, nbytes, 1)), "bytes/s")]
     products = ("float16", "float32", "float64")

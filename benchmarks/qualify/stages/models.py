@@ -1,6 +1,6 @@
-"""Eager potentials with the sizes of PyTorch Geometric's, compared with its models: times, device memory, results.
+"""Eager potentials compared with PyTorch Geometric's models of the same sizes: times, device memory, and results.
 
-One process builds and times all of them, because PyTorch Geometric's model takes half a minute to build. The stages of
+One process builds and times all models, because building PyTorch Geometric's takes half a minute. The stages for
 compiled potentials build their parts concurrently, and time them one after the other.
 """
 
@@ -24,8 +24,8 @@ from trigraph.benchmarks.run import peer_tolerance
 ALONE = None
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("molecules", "slab", "copper"))
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
-NAMES = (*(f"{name}-training" for name in FORCES), *CURVATURE, *FORCES)  # the most informative first
-COMPILED = "-compiled"  # suffix of contenders that torch.compile compiles
+NAMES = (*(f"{name}-training" for name in FORCES), *CURVATURE, *FORCES)  # in order of importance
+COMPILED = "-compiled"  # suffix of contenders that use torch.compile
 
 
 def program_of(name: str) -> Program:
@@ -39,7 +39,7 @@ def parts(place: Device) -> list[str]:
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Time trigraph and PyTorch Geometric alternately for all programs, or in a rehearsal for the first one."""
+    """Time trigraph and PyTorch Geometric alternately for all programs or, in a rehearsal, for the first."""
     for name in NAMES[: place.size(len(NAMES), 1)]:
         beside(name, "pyg", place, notes)
 
@@ -58,7 +58,7 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
     for contender in ("trigraph", other):
         label = f"{name}, {contender}"
         try:
-            # Without a lock, since compilation takes minutes, mostly on the CPU.
+            # Do not lock the device: compilation takes minutes, mostly on the CPU.
             with contextlib.nullcontext() if contender.endswith(COMPILED) else locked(alone=False):
                 begun = time.perf_counter()
                 with torch.device("cpu" if place.rehearsal else "cuda"):
@@ -91,7 +91,7 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
 
 
 def _peak_bytes(call: Call, place: Device) -> int:
-    """Return the peak memory of a call above the memory in use before it; on a device, as allocated by torch."""
+    """Return the peak memory of a call above the memory in use before; on a device, memory allocated by torch."""
     import torch
 
     if place.rehearsal:

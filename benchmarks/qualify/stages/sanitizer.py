@@ -1,4 +1,4 @@
-"""compute-sanitizer over the cases that reach every kernel: memcheck, racecheck and synccheck."""
+"""compute-sanitizer (memcheck, racecheck, synccheck) for the cases that run every kernel."""
 
 import re
 import shutil
@@ -14,13 +14,13 @@ from trigraph.gpu.instances import INSTANCES
 AT_ONCE = True
 TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
 NAME = "compute-sanitizer"
-QUIET = ("--report-api-errors", "no")  # CuPy queries driver functions that may be missing
+QUIET = ("--report-api-errors", "no")  # ignores CuPy's queries of missing driver functions
 LINE_NUMBERS = "-lineinfo"  # lets the tool report source lines
 FOUND = 20  # maximum number of findings in a note
 
 
 def parts(place: Device) -> list[str]:
-    """Return a part for each tool and family; in a rehearsal only the fastest family."""
+    """Return a part for each tool and family or, in a rehearsal, only for the fastest family."""
     return [f"{tool} {family}" for tool in TOOLS for family in (("gno",) if place.rehearsal else INSTANCES)]
 
 
@@ -33,7 +33,7 @@ def prefix(part: str, place: Device) -> list[str]:
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the cases of a family with a separate allocation per array; a pool would hide accesses beyond the end."""
+    """Run the cases of a family with one allocation per array, because a pool would hide out-of-bounds accesses."""
     if not place.rehearsal:
         place.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):

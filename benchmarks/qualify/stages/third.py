@@ -1,4 +1,4 @@
-"""`trigraph verify` of the third derivatives of every operator on the device, through torch."""
+"""`trigraph verify` of every operator's third derivatives on the device, through torch."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def parts(place: Device) -> list[str]:
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the command, which ends the process, if torch is installed."""
+    """If torch is installed, run the command, which ends the process."""
     from trigraph.cli import main
 
     if why := missing(place):
@@ -27,5 +27,5 @@ def run(part: str, place: Device, notes: Notes) -> None:
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:
-    """Return the command's result, if it ran."""
+    """Return the command's result if the command ran."""
     return verify.read(part, output) if output.strip() else []

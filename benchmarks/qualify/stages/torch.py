@@ -20,15 +20,15 @@ from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unli
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import find_half_dtype
 
-STEPS = 1000  # training steps; memory may not grow after the first tenth of them
+STEPS = 1000  # training steps; memory must not grow after the first tenth
 DTYPES = "float32", "float64"
-# Tolerance between device and CPU for layers and third derivatives: they sum thousands of terms in other orders.
+# Tolerance between device and CPU for layers and third derivatives, which sum thousands of terms in different orders.
 CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in DTYPES}
 Fields = dict[str, Any]
 
 
 def parts(place: Device) -> list[str]:
-    """Return the names of the checks; in a rehearsal, the first one."""
+    """Return the names of the checks or, in a rehearsal, of the first."""
     return list(CHECKS)[: place.size(len(CHECKS), 1)]
 
 
@@ -51,7 +51,7 @@ def missing(place: Device) -> str:
 
 
 def _on(place: Device, value: Any, index: int = 0) -> Any:
-    """Return the arguments with tensors in place of NumPy's arrays, also in graphs."""
+    """Return the arguments with NumPy arrays, including those in graphs, replaced by tensors."""
     import torch
 
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more:
 def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
     """Return the outputs and their derivatives up to third order, from autograd.
 
-    The third order is the gradient of the sum of the second order's fields times the cotangents ggg_.
+    The third order is the gradient of the inner product of the second order's fields and the cotangents ggg_.
     """
     import torch
 
@@ -102,7 +102,7 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
 
 
 def _unlike(fields: Fields, right: Fields, place: Device) -> str:
-    """Return the names of torch's fields that are not bitwise identical to the backend's."""
+    """Return the names of torch's fields that differ bitwise from the backend's."""
     import torch
 
     tensors = {n: tensor.detach().cpu() for n, tensor in fields.items() if tensor is not None}
@@ -111,13 +111,13 @@ def _unlike(fields: Fields, right: Fields, place: Device) -> str:
 
 
 def _distance(tensor: Any, right: np.ndarray) -> float:
-    """Return the largest difference divided by the largest number of `right`; a tensor of None means zero."""
+    """Return the largest difference divided by the largest number in `right`; None counts as zero."""
     got = 0.0 if tensor is None else tensor.detach().cpu().numpy()
     return float(abs(got - right).max(initial=0) / max(abs(right).max(initial=0), 1e-6))
 
 
 def _derivatives(place: Device, notes: Notes) -> None:
-    """Check every operator by autograd on each device: forward and two orders bitwise, the third against pyref."""
+    """Check all operators by autograd on each device: forward and two orders bitwise, the third order against pyref."""
     import torch
 
     several = product(range(1 if place.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
@@ -137,7 +137,7 @@ def _derivatives(place: Device, notes: Notes) -> None:
 
 
 def _half(place: Device, notes: Notes) -> None:
-    """Check embeddings in bfloat16 against the backend, and that autocast computes in float32."""
+    """Check bfloat16 embeddings against the backend, and that autocast computes in float32."""
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]
@@ -177,7 +177,7 @@ def _layers(place: Device, notes: Notes) -> None:
                 out = own(*(a.to(device) for a in arguments))
                 out.square().sum().backward()
                 results.append([out, *(p.grad for p in own.parameters() if p.grad is not None)])
-        except ImportError as error:  # the neighbour search on the CPU needs a package
+        except ImportError as error:  # the CPU's neighbour search needs a package
             notes.add(name, None, str(error))
             continue
         pairs = [(a.detach(), b.detach().cpu()) for a, b in zip(*results, strict=True)]
@@ -216,7 +216,7 @@ def _streams(place: Device, notes: Notes) -> None:
 
     spec, values, _ = _graph_pair(place)
     right, busy = _forward(place, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
-    torch.full_like(right, torch.nan), right + 0  # loads the kernels now, since loading waits for the device
+    torch.full_like(right, torch.nan), right + 0  # loads the kernels now, because loading waits for the device
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -229,7 +229,7 @@ def _streams(place: Device, notes: Notes) -> None:
     del out
     with torch.cuda.stream(side):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
-    if main.query():  # memory that is no longer in use may be reused
+    if main.query():  # torch may reuse memory that is no longer in use
         notes.add("record_stream", None, "the device had finished before memory was requested")
     else:
         notes.add("record_stream", all(t.data_ptr() != address for t in fillers), "memory in use was reused")
@@ -254,7 +254,7 @@ def _threads(place: Device, notes: Notes) -> None:
 
 
 def _captures(place: Device, notes: Notes) -> None:
-    """Check torch's CUDA graphs, with and without `out`, and programs that torch compiles to CUDA graphs."""
+    """Check torch's CUDA graphs, with and without `out`, and CUDA graphs created by torch's compiler."""
     import torch
 
     spec, values, second = _graph_pair(place)
@@ -298,7 +298,7 @@ def _memory(place: Device, notes: Notes) -> None:
 
 
 def _peers(place: Device, notes: Notes) -> None:
-    """Time a training step of GATConv of trigraph and of PyTorch Geometric."""
+    """Time a training step of trigraph's and of PyTorch Geometric's GATConv."""
     import torch
 
     edges, x = torch.randint(0, 100_000, (2, 1_600_000), device="cuda"), torch.randn(100_000, 64, device="cuda")

@@ -7,16 +7,16 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu.instances import INSTANCES
 
 SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
-PRINTED = 40  # number of last output lines that are kept: the largest error of each operator, and failures
+PRINTED = 40  # number of last output lines to keep: the largest error of each operator, and failures
 
 
 def parts(place: Device) -> list[str]:
-    """Return the families; in a rehearsal, the family of the smallest operator."""
+    """Return the families or, in a rehearsal, the family of the smallest operator."""
     return ["gemnet"] if place.rehearsal else list(INSTANCES)
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the command, which ends the process, without a report, since pictures would need matplotlib."""
+    """Run the command, which ends the process, without a report, because pictures would require matplotlib."""
     from trigraph.cli import main
 
     which = SMALLEST if place.rehearsal else ("--operator", part)
