@@ -29,8 +29,7 @@ WIDTH = 64  # number of heads, all of width 1, so that a non-finite cotangent af
 def check_half(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
     """Compare calls with half-precision arguments, where allowed, with the judge.
 
-    The half-precision dtype represents the arguments exactly. Sums are computed in float32, and each half-precision
-    result is rounded once.
+    The half-precision dtype represents the arguments exactly. Sums use float32; results are rounded once.
     """
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half

@@ -38,8 +38,7 @@ def compute_with_judge(
 ) -> dict[str, np.ndarray]:
     """Compute an operator's fields with the judge, as arrays (3, ...) of hi, lo and scale; integers are plain arrays.
 
-    Arrays of float32 or float64 are converted exactly, arrays (2, ...) of hi and lo are used directly, and None means
-    zero.
+    Arrays of float32 or float64 are converted exactly, arrays (2, ...) of hi and lo are used as given; None means 0.
     """
     arrays = {a.name: len(a.dims) for a in op.arguments if not a.given_back}
     keywords = dict(values)

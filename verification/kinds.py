@@ -11,9 +11,8 @@ import numpy as np
 class CaseKind:
     """Properties of all variants with the same name.
 
-    `entities` fixes the sizes that may be zero (nodes, edges), `widths` selects the other sizes, and `sizes` fixes
-    individual sizes; all others are typical sizes of the table. Definitions that lack a symbol of `sizes` have no such
-    variant.
+    Sizes are typical sizes of the table unless `entities` fixes those that may be zero (nodes, edges), `widths` selects
+    others, or `sizes` fixes some. Definitions that lack a symbol in `sizes` have no such variant.
     """
 
     remark: str = ""  # explanation shown with failures; "" for ordinary cases

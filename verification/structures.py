@@ -66,8 +66,7 @@ class AtomicStructure:
     def limit_triplets(self, triplets: int) -> "AtomicStructure":
         """Return a part with at most the given number of triplets, including triplets that sums exclude.
 
-        Edges are added in order of the distance of their farther atom from the center, then of length. All atoms are
-        kept.
+        Edges are added by the distance of their farther atom from the center, then by length. All atoms are kept.
         """
         if _count_triplets(self.src, self.dst) <= triplets:
             return self

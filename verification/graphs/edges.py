@@ -32,9 +32,8 @@ class EdgeCases(CaseGraphs):
     def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
-        Edges connect atoms in a skew cell; an edge and its reverse have opposite vectors. Periodic cells contain
-        parallel edges (images of the same neighbour) and edges from an atom to its own image. A third of the edges
-        have no reverse.
+        Edges connect atoms in a skew cell; reverse edges have opposite vectors, but a third of the edges lack a reverse.
+        Periodic cells yield parallel edges (images of one neighbour) and edges from an atom to its own image.
         """
         if variant.name == "boundaries":
             return _draw_boundary_edges(variant, sizes, rng)
@@ -137,8 +136,7 @@ def renumber_graph(
 def _draw_boundary_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
     """Return a graph with nodes that have 256, 257 or 512 in-edges and two out-edges, or vice versa.
 
-    To limit the number of triplets, the in-edges come from nodes 2 to 11, and the out-edges lead to nodes 12 to 21,
-    except one that returns to node 2.
+    To limit triplets, in-edges come from nodes 2 to 11, and out-edges lead to nodes 12 to 21, except one to node 2.
     """
     wide = ((0, 257), (22, 256), (25, 512))  # (node, number of in-edges), including the first and the last node
     pairs = [

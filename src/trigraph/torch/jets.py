@@ -1,8 +1,7 @@
 """Arithmetic with jets f + f_1 e + f_2 d + f_12 e d, where e^2 = d^2 = 0, for derivatives along two directions at once.
 
-The plain forms (`trigraph.plain`) can compute with jets instead of tensors. For inputs x + a e + c d, the parts of a
-result F are F(x), J a, J c and the second derivative along a and c, where J is the Jacobian. None denotes a zero part,
-which is not computed.
+The plain forms (`trigraph.plain`) accept jets instead of tensors. For inputs x + a e + c d, the parts of a result F are
+F(x), J a, J c and the second derivative along a and c, where J is the Jacobian. Zero parts are None, and cost no time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

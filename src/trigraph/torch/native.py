@@ -2,9 +2,8 @@
 
 An operator ``trigraph_cpu::X`` accepts the flat arguments of ``trigraph::X`` without the backend, with numbers instead
 of choices, and with a bit mask of the requested fields. If its checks refuse the arguments, ``trigraph::X`` computes
-the call or raises an error that states the reason. ``trigraph_cpu::eager_X`` is the same operator without a registered
-derivative, which would make torch call Python each time. While a dispatch mode is active, for example in tracing,
-``eager_X`` calls ``trigraph_cpu::X``.
+the call or raises an error. ``trigraph_cpu::eager_X`` has no registered derivative, which would make torch call Python
+each time. Under a dispatch mode, for example in tracing, ``eager_X`` calls ``trigraph_cpu::X``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
