@@ -49,7 +49,7 @@ def load_fairchem_layers() -> tuple[Any, Any, Any]:
 
 @cache
 def load_mattergen_layers() -> tuple[Any, Any, Any]:
-    """Return MatterGen's modules, like `load_fairchem_layers`; scale factors, whose file is not loaded, are 1."""
+    """Return MatterGen's modules, like `load_fairchem_layers`; scale factors are 1, as their file is not loaded."""
     packages = ["mattergen", "mattergen.common", "mattergen.common.gemnet", "mattergen.common.utils"]
     layers = "mattergen.common.gemnet.layers"
     wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]

@@ -98,7 +98,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 def convert_to_numpy(value: Any) -> np.ndarray:
     """Return a result from any library as a NumPy array."""
-    if callable(value):  # a result to compute only for the comparison, after the timing
+    if callable(value):  # computed only for the comparison, after the timing
         value = value()
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()

@@ -1,4 +1,4 @@
-"""Programs of `trigraph.torch`: whole models, and epochs on changing batches of molecules."""
+"""Programs that use `trigraph.torch`: whole models, and epochs on changing batches of molecules."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -127,7 +127,7 @@ class _CapturedCalls(NamedTuple):
         return self.potential.energy_forces_stress(self.z, self.pos, **self.given)[:2]  # type: ignore[no-any-return]
 
     def step(self, loss: Callable[[Any, Any], Any], **labels: Any) -> Call:
-        """Return a call that computes a loss and its gradients by all parameters; `labels` have a row per atom."""
+        """Return a call that computes a loss and all parameter gradients; `labels` have a row per atom."""
         step = self.potential.training_step(loss)
 
         def compute_loss_and_gradients() -> dict[str, Any]:
@@ -252,7 +252,7 @@ def make_force_training(sizes: Mapping[str, int], dtype: str, form: str, structu
 
 
 def make_hessian_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
-    """Return a call for a loss of the Hessian times a random vector, and the loss's gradients by parameters."""
+    """Return a call that computes a loss of the Hessian times a random vector, and all parameter gradients."""
     import torch
 
     structures = [atoms.copy() for atoms in build_atoms(structure, sizes)]

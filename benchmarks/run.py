@@ -88,7 +88,7 @@ class BenchmarkResult:
         return operations / self.measured[contender].median
 
     def byte_rate(self, contender: str) -> float:
-        """Return the bytes of inputs and outputs, each counted once, per second; NaN for a program."""
+        """Return the bytes per second of inputs and outputs, each counted once; NaN for a program."""
         workload, dtype = self.workload, np.dtype(self.dtype)
         nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
         return nbytes / self.measured[contender].median

@@ -17,7 +17,7 @@ Table = list[list[Decimal]]
 
 
 def spherical_bessel(order: int, x: Decimal) -> Decimal:
-    """Return j_l(x) for l = order, from its power series; the decimal precision absorbs the cancellation."""
+    """Return j_l(x) for l = order, from its power series; the decimal precision is enough for its cancellation."""
     term = Decimal(1)
     for i in range(1, order + 1):
         term *= x / (2 * i + 1)

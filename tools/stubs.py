@@ -73,7 +73,7 @@ def _write_signature(op: Operator, fields: str, keywords: str) -> str:
 
 
 def _write_field_name_type(op: Operator) -> tuple[str, str]:
-    """Return the name and the definition of the type of an operator's field names."""
+    """Return the name and definition of the type for an operator's field names."""
     name = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
     head = f"{name}: TypeAlias = Literal["

@@ -1,4 +1,4 @@
-"""Values for all arguments of a definition's operators, and directions for finite differences."""
+"""Arguments for all of a definition's operators, and directions for finite differences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -50,7 +50,7 @@ def draw_arrays(
     """
 
     def draw_numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # distances, some of which exceed the cutoff 1
+        if sample == "unit interval":  # distances, some beyond the cutoff, which is 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
         if sample == "frequency":  # from pi to 6 pi, as in DimeNet++
             return rng.uniform(1, LARGEST_FREQUENCY, shape)

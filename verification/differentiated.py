@@ -115,7 +115,7 @@ def _move_graphs_to_device(op: Operator, values: Mapping[str, Any], like: Any) -
 def make_framework_subject(framework: str, device: str | None = None, recorded: bool = False) -> Subject:
     """Return a subject that computes all operators by differentiating functions of `trigraph.torch` or `trigraph.jax`.
 
-    With `recorded`, the last derivative can be differentiated again, for which the functions use different code.
+    With `recorded`, the last derivative can be differentiated again; the functions use different code for it.
     Raises ValueError if the functions cannot be imported.
     """
     name = f"trigraph.{framework}"

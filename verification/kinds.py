@@ -102,7 +102,7 @@ CASE_KINDS = {
     "length 256": _make_long_sums_kind(256),
     "length 257": replace(_make_long_sums_kind(257), third=True),
     "length 512": _make_long_sums_kind(512),
-    # The sum of an edge into i excludes other images of i; nodes have enough edges for the linear-time algorithm.
+    # Each edge into i excludes images of i from its sum; nodes have enough edges for the linear-time algorithm.
     "images": CaseKind(
         "two images of every other node, both left out of a sum over triplets that takes time linear in the edges",
         large=True,

@@ -265,12 +265,12 @@ def _judge_curve(
     """Return a check with the verdict on the curve of errors at `STEPS`."""
     tolerance = tolerances.difference_tolerance("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
-    # Floors are zero: energy and loss are not polynomials, so the curve must show the order of the error.
+    # Floors are zero: energy and loss are not polynomials, so the curve must reveal the order of the error.
     return add_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
 def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["forces"][0]) -> list[Check]:
-    """Compare forces with differences of the energy along one random direction of all positions."""
+    """Compare forces with differences of the energy along a random direction in which all positions change."""
     call = _make_caller(subject)
 
     def curve() -> list[float]:
@@ -284,7 +284,7 @@ def check_forces(subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["
 def check_force_training(
     subject: Subject, s: PhysicalSystem, operator: str = INVOLVED["force training"][0]
 ) -> list[Check]:
-    """Compare the gradient, with respect to the parameters, of a loss of forces with differences of the loss."""
+    """Compare the parameter gradient of a loss of forces with differences of the loss."""
     call = _make_caller(subject)
 
     def curve(name: str) -> list[float]:

@@ -102,7 +102,7 @@ def check_adjoint_of_third(subject: Subject, judged: JudgedCase) -> Check:
     """Check <bwd3(c).gg_, a'> + <bwd3(c).grad_, g'> = <c, bwd2(a', g)> + <c of inputs, bwd2(a, g')>.
 
     c, a and g are the cotangents ggg_, gg_ and grad_; a' and g' are directions of a and g. Because bwd2 is linear in a
-    and in g, its derivative along a direction of either is bwd2 of that direction.
+    and in g, its derivative along a' or g' is bwd2 with a' in place of a, or g' in place of g.
     """
     case = judged.case
     bwd2, bwd3 = list_main_operators(case.definition)[2], find_third_order(case.definition)
@@ -204,7 +204,7 @@ def _list_row_bytes(outcome: Outcome) -> dict[str, Any]:
 
 
 def _count_different_bits(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
-    """Return the number of elements that differ bitwise."""
+    """Return the number of elements of a field that differ bitwise from the reference."""
     if name not in bits or name not in reference or bits[name].shape != reference[name].shape:
         return math.inf
     return float(np.count_nonzero((bits[name] != reference[name]).any(axis=1)))
@@ -308,7 +308,7 @@ def list_other_levels() -> tuple[list[str], list[str]]:
 
 
 def check_levels(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare builds for other instruction-set levels with the judge, and the levels `EQUAL_BITS` bitwise."""
+    """Compare builds for other instruction-set levels with the judge, and those in `EQUAL_BITS` bitwise."""
     different, equal = list_other_levels()
     before = get_cpu_level()
     checks, outcomes = [], []

@@ -52,8 +52,8 @@ def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray |
 class RealInput:
     """Real input of a family of definitions.
 
-    `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, for a patch that is
-    small enough for the judge or for the whole input. Of the input with kinks, only the rows in the mask `keep` are
+    `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, for the whole input
+    or for a patch that is small enough for the judge. Of the input with kinks, only the rows in the mask `keep` are
     included (None means all). `steps` are the finite-difference steps for the whole input; `remark(patch)` describes
     what is excluded. If `backends` is not empty, only these backends use the whole input, because it is large.
     """

@@ -39,7 +39,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in NAMED)),
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
         "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
-        # Number of inputs that were compared with the judge, over all definitions.
+        # Number of inputs of all definitions that were compared with the judge.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
         # Comparison with the judge that has the largest error in units of its tolerance.
         "closest": worst(accuracy),

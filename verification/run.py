@@ -1,4 +1,4 @@
-"""The verification run: everything that `trigraph verify` does, except its output.
+"""Verification run: everything in `trigraph verify` except its output.
 
 `plan_run` divides the run into weighted units, which `units.execute` executes. Checks are derived from the operator
 table; only golden vectors, real inputs, physics and radial functions are specific to families (golden.py, real.py,
@@ -94,7 +94,7 @@ def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
 
 
 def name_section(unit: Unit) -> str:
-    """Return the section of the report to which a unit belongs: a definition, the forces, or the golden vectors."""
+    """Return the section of the run to which a unit belongs: a definition, the forces, or the golden vectors."""
     name = unit.label.partition(",")[0]
     if name in DEFINED:
         return name

@@ -172,7 +172,7 @@ def _estimate_edges(atoms: Any, cutoff: float) -> float:
         tree = cKDTree(atoms.positions)
         return float(tree.count_neighbors(tree, cutoff) - len(atoms))
     ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
-    return len(atoms) ** 2 * ball / size if size else 0.0  # cells without volume raise elsewhere
+    return len(atoms) ** 2 * ball / size if size else 0.0  # cells without volume raise an error elsewhere
 
 
 def make_structure(name: str, atoms: Any, cutoff: float) -> AtomicStructure:

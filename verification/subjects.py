@@ -30,7 +30,7 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 
 @dataclass(frozen=True)
 class Subject:
-    """A backend or a user's function, with the same interface."""
+    """Common interface of a backend or a user's function."""
 
     name: str  # recorded as `Check.backend`
     chunked: bool  # whether sums are chunked, which determines the accuracy tolerance
@@ -52,7 +52,7 @@ class Subject:
 
 
 class CallError(ValueError):
-    """A call of a subject failed."""
+    """Raised if a call of a subject fails."""
 
 
 def call_and_catch(call: Callable[[], Mapping[str, Any]]) -> Outcome:

@@ -98,7 +98,7 @@ OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
 def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
-    """Return tasks for each operator of a case that call ``check(subject, judged, op, *more)`` from `CHECKS`."""
+    """Return tasks that call ``check(subject, judged, op, *more)`` from `CHECKS` for each operator of a case."""
     judged = lazy()
     case, subject = judged.case, scope.subject
     return [

@@ -60,7 +60,7 @@ class EmbeddingBatch:
 
 
 def _find_entity_axis(dims: tuple[str, ...]) -> tuple[int, str]:
-    """Return an array's first axis over entities (nodes, edges, ...), or -1, and the name of its size."""
+    """Return an array's first axis over entities (nodes, edges, ...), -1 if there is none, and the name of its size."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 

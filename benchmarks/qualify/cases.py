@@ -80,16 +80,16 @@ CASES: dict[str, dict[str, Small]] = {
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },
     "dimenet": {
-        # More edges per node than degrees l; parallel edges, self-loops; two tiles of channels, two blocks of edges.
+        # More edges per node than num_spherical; parallel edges, self-loops; two tiles of channels, two edge blocks.
         "crystal": _dimenet("float32", _every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
         "molecule": _dimenet("float64", _every_pair(5), 7, (5, 2, 8, 3), "node"),
         "dense": _dimenet("float64", _every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
-        # Two tiles of channels, two tiles of rows of the second weights, and the usual number of degrees l.
+        # Two tiles of channels, two tiles of rows of the second weights, and the usual num_spherical.
         "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
-        # Every node has more in-edges and out-edges than there are degrees l, so that all sums take linear time.
+        # More in-edges and more out-edges at every node than num_spherical, so that all sums take linear time.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
         "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), spoilt=True),
-        # A node with many edges, so that sums are split; a block with more nodes than its chunks have edges.
+        # A node with so many edges that sums are split, and a block that has more nodes than its chunks have edges.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
         "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),
@@ -135,7 +135,7 @@ CASES: dict[str, dict[str, Small]] = {
 
 
 def subset(family: str) -> tuple[str, ...]:
-    """Return the kernel instances that the cases run, half of all: float64 with int64, and other dtypes with int32.
+    """Return the kernel instances that the cases run: float64 with int64, and other dtypes with int32 (half of all).
 
     Instances for SiLU and the neighbour search, which are not operators, have separate tests.
     """

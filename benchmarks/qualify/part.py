@@ -1,7 +1,7 @@
 """Process for one part of a stage, and its notes: ``python -m trigraph.benchmarks.qualify.part``.
 
 The arguments are the place, the stage's module, the part and a file. Each finding is written to the file immediately,
-so that a crash does not lose it.
+so that none is lost in a crash.
 """
 
 import contextlib

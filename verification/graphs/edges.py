@@ -32,7 +32,7 @@ class EdgeCases(CaseGraphs):
     def build(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges, and update `sizes`.
 
-        Edges connect atoms in a skew cell; reverse edges have opposite vectors, but a third of the edges lack a reverse.
+        Edges connect atoms in a skew cell; reverse edges have opposite vectors. A third of the edges have no reverse.
         Periodic cells yield parallel edges (images of one neighbour) and edges from an atom to its own image.
         """
         if variant.name == "boundaries":

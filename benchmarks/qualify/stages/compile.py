@@ -16,7 +16,7 @@ from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
 
 
 def parts(where: Device) -> list[str]:
-    """Return the parts: a first call, and all kernels."""
+    """Return the names of the parts: a first call, and all kernels."""
     return ["first call", "kernels"]
 
 

@@ -1,4 +1,4 @@
-"""Compiled training on curvature, whose programs take several minutes to compile."""
+"""Compiled training on curvature; each program takes several minutes to compile."""
 
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages.compiled import ALONE, AT_ONCE, contenders, run

@@ -8,7 +8,7 @@ from trigraph.benchmarks.qualify.stages import verify
 from trigraph.benchmarks.qualify.stages.torch import missing
 from trigraph.table import THIRD
 
-AT_ONCE = True  # each part is one process
+AT_ONCE = True  # parts may run concurrently, because each is one process
 
 
 def parts(place: Device) -> list[str]:

@@ -20,7 +20,7 @@ from trigraph.arrays import cupy_module
 R = TypeVar("R")
 
 LEGACY = 1  # handle of CUDA's legacy default stream; CuPy would take torch's handle 0 for its own default stream
-CHUNK, SMALL = 1 << 20, 1 << 16  # in bytes: size of a shared allocation, and of the largest array placed in one
+CHUNK, SMALL = 1 << 20, 1 << 16  # sizes in bytes of a shared allocation and of the largest array in one
 ALIGNMENT = 512  # alignment of allocations in bytes, as in torch and CuPy
 
 _here = threading.local()  # `device`: index of the device whose torch stream is CuPy's current stream in this thread

@@ -96,9 +96,9 @@ class Derivative:
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
     def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
-        """Return a function from names of bwd2's arguments to their gradients, given cotangents of bwd2's fields.
+        """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
-        For a multilinear operator, X_bwd and X_bwd2 give the gradients (`trigraph.backends.third.multilinear`), which
+        For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.multilinear`) that
         can be differentiated again. Other operators use X_bwd3 if the backend has it, gradients are disabled and no
         array has a tangent; otherwise they use the plain form.
         """
@@ -218,7 +218,7 @@ class Derivative:
         return self.gradients(self.curvature(values, keywords, along, mixed), wanted)
 
     def curvature(self, *arguments: Any) -> Any:
-        """Return the result of `trigraph.torch.plain.curvature` for this operator."""
+        """Call `trigraph.torch.plain.curvature` for this operator."""
         values, keywords, *more = arguments
         # `view_as` removes wrappers of finished torch.func levels, as any torch operation does but `vjp` does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))

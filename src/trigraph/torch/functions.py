@@ -98,7 +98,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
 
 
 def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any], out: Any) -> Any:
-    """Compute the operator into the caller's tensors `out`, and return all fields by name."""
+    """Compute an operator, write the results to the tensors in `out`, and return all fields by name."""
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first], shares=True):

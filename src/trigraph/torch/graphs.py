@@ -121,7 +121,7 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
-    """Return a graph's arrays as tensors, followed by its reverse arrays, or by a None for each unless `reverse`.
+    """Return a graph's arrays as tensors, followed by its reverse arrays (None for each, unless `reverse`).
 
     Reverse arrays are built once per graph; a compiled program that lacks them builds them in each call.
     """
@@ -165,7 +165,7 @@ def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int,
 
 
 def numbers(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph; flags become 1 or 0, symbolic sizes stay symbolic."""
+    """Return the numbers of a graph, with flags as 1 or 0; symbolic sizes stay symbolic."""
     return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
@@ -247,7 +247,7 @@ class GraphTensors:
 
     @classmethod
     def of(cls, graph: CSC | EdgeGraph | Segments) -> "GraphTensors":
-        """Copy the tensors of a graph, including its reverse arrays, and its numbers to a `GraphTensors`.
+        """Return a `GraphTensors` with copies of the graph's tensors, including reverse arrays, and its numbers.
 
         Raises
         ------

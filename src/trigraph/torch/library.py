@@ -140,7 +140,7 @@ class TorchOperator:
 
         The first argument states whether forward mode is active, which requires more tensors to be saved.
         """
-        # Apply this same function, because outer torch.func levels need its derivatives and its vmap rule.
+        # The rule applies this function itself, because outer torch.func levels need its derivatives and vmap rule.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):

@@ -65,7 +65,7 @@ class NativeOperator:
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
 
     def register_autograd(self, backward: Callable[..., Any], save: Callable[..., Any]) -> None:
-        """Register the derivative of ``trigraph::X``, for programs that are differentiated after they were traced."""
+        """Register the derivative of ``trigraph::X``, for programs that are differentiated after tracing."""
         torch.library.register_autograd(
             f"trigraph_cpu::{self.op.name}",
             backward,

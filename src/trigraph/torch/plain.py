@@ -111,7 +111,7 @@ _outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
 
 
 def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
-    """Extend `_outer` to jets: one call per part of `a` multiplies it by all parts of `b` with a nonzero product."""
+    """Extend `_outer` to jets; one call multiplies a part of `a` by all parts of `b` that yield a nonzero product."""
     a, b = jet(a), jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
     for k in PARTS:
@@ -211,7 +211,7 @@ def _harmonics(unit: Any, degree: int) -> Any:
 
 
 class _Softmax(EachEntry):
-    """Softmax whose derivatives use deviations from means, which the quotient rule would lose to cancellation."""
+    """Softmax whose derivatives use deviations from means, because the quotient rule suffers from cancellation."""
 
     @staticmethod
     def forward(logit: Tensor, index: Tensor, num: int) -> Tensor:

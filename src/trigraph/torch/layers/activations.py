@@ -21,7 +21,7 @@ _softplus_backward = torch.ops.aten.softplus_backward.default
 
 
 class _SiLU(Elementwise):
-    """x sigmoid(x), whose derivative is one operation; torch's own takes several if it must be differentiable."""
+    """x sigmoid(x) with a differentiable derivative that is a single operation; torch's takes several."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:

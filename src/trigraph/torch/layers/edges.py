@@ -220,7 +220,7 @@ def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool
     if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
         return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
     if loops or name_library(edges) == "cupy":
-        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # first, so that errors show the caller's positions
+        _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before positions change, because errors show them
         edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 

@@ -175,7 +175,7 @@ class GATConv(torch.nn.Module):
         return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
 
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Return source embeddings, destination embeddings and residual; absent ones are None."""
+        """Return source embeddings, destination embeddings and the residual, with None for absent ones."""
         of_src, of_dst = self._linears
         x_src = of_src(src)
         if dst is None:

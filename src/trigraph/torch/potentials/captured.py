@@ -32,10 +32,10 @@ R = TypeVar("R")
 
 
 class CapturedPotential(Replacement):
-    """Potential whose calls have fixed sizes, so that each is a CUDA graph; created by :func:`compile_potential`.
+    """Potential whose calls have fixed sizes and run as CUDA graphs; created by :func:`compile_potential`.
 
-    Structures are padded with ghost atoms to a capacity a quarter larger than the first call requires. A call that
-    needs more than a capacity, or less than half of its atoms or edges, gets a new one. The last 8 capacities are kept.
+    Structures are padded with ghost atoms to a capacity a quarter larger than the first call requires. If a call
+    needs more, or less than half of the atoms or edges, a new capacity is created. The last 8 capacities are kept.
 
     If consecutive calls on a CUDA device have the same atoms, `energy_forces_stress` also finds the neighbours in a
     CUDA graph (`CapacitySearch`). During the computation of the forces, the host reads whether the neighbours fit the

@@ -155,7 +155,7 @@ class _Program:
         from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
 
         self.conditions = ShapeEnv()
-        # Sizes that last met the condition, which depends only on sizes and need not be evaluated again for them.
+        # Sizes of the last call that met the condition. It depends only on sizes, and is not evaluated again for these.
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -556,7 +556,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     TypeError
         If `model` is not a `Potential`, an option is unknown, or `capacity` is not a `Capacity`.
     ValueError
-        If a number of `capacity` is not positive.
+        If a field of `capacity` is not positive.
     RuntimeError
         If torch rejects the options. In the first call: if torch finds no C++ compiler, the model cannot be copied or
         traced, a call changes attributes or replaces buffers of the model, or the program and the model disagree in

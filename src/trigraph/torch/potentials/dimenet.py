@@ -42,7 +42,7 @@ def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
 
 
 class RadialBasis(Module):
-    """Radial basis, and radial part of the spherical basis, of DimeNet++; `freq` as in PyG's ``BesselBasisLayer``.
+    """Radial basis of DimeNet++, and radial part of its spherical basis; `freq` as in PyG's ``BesselBasisLayer``.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class RadialBasis(Module):
         self.freq.copy_(math.pi * torch.arange(1, len(self.freq) + 1, dtype=torch.float64))
 
     def forward(self, dist: Tensor) -> Any:
-        """Return the bases for distances.
+        """Evaluate the bases at the given distances.
 
         Parameters
         ----------

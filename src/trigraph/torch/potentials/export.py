@@ -199,7 +199,7 @@ def _takes(model: Potential, z: int) -> bool:
 def count_hops(model: Potential, z: int) -> int:
     """Return over how many edges an atom's energy depends on other atoms, at most `LONGEST_CHAIN` - 1.
 
-    In a chain of neighbouring atoms, find the atoms on which the first energy depends by its derivative, and the atoms
+    In a chain of neighbouring atoms, find the atoms for which the first energy has a nonzero derivative, and the atoms
     whose energies become NaN if the first position is NaN. Either test alone misses some dependences, for example
     through a zero weight or a comparison.
     """
@@ -231,7 +231,7 @@ def _trace_program(
     example = make_example(model, seed)
     weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
     state = read_state(weighted)
-    # Any `constants` will do: the C++ operators need the sizes of graphs, but not, for example, largest degrees.
+    # Any `constants` are sufficient, because the C++ operators read only the sizes of graphs.
     program = trace_program(
         weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
     )
@@ -390,7 +390,7 @@ def export_potential(
     ):
         package = str(Path(folder, path.name))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # caused by torch itself
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch itself causes this warning
             # Although in a private module, these two functions are public: AOTInductor's documentation uses them.
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=package, inductor_configs={"aot_inductor.metadata": metadata}

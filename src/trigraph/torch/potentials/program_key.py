@@ -90,13 +90,13 @@ class ProgramKey:
         )
 
     def _objects_now(self) -> Iterator[Any]:
-        # An added or removed element shifts all later objects. Values come last, so that a shift always changes some.
+        # An added or removed element shifts all later objects. Values come last, so that a shift is always noticed.
         inherited = (getattr(self.root, name, None) for name in _INHERITED)
         modules = map(type, self._modules), map(vars, self._modules)
         return chain(inherited, *modules, *self._containers, *self._views)
 
     def _comparable(self, place: str, value: Any) -> Any:
-        """Return a comparable object for a value; these are equal if and only if the values allow the same program."""
+        """Return an object to compare for a value; equal objects mean that the values allow the same program."""
         cls = type(value)
         if cls in _PLAIN:
             return cls, value

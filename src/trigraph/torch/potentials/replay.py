@@ -1,4 +1,4 @@
-"""Repeated execution, by a CUDA graph on CUDA devices, of a function of tensors at fixed addresses."""
+"""Repeated execution of a function of tensors at fixed addresses; on CUDA devices, as a CUDA graph."""
 
 from collections.abc import Callable
 from typing import Any

@@ -13,8 +13,8 @@ from trigraph.torch.library import OPERATORS_OF_TORCH
 from trigraph.torch.potentials.structures import DST
 
 _forward, _backward = (OPERATORS_OF_TORCH[f"agg_weighted_n2n_{order}"] for order in ("fwd", "bwd"))
-# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, the argument at _PLACE, `op`, is
-# _SUM; in the gradient of the rows, the last argument, the requested fields, is _ROWS. The last arguments are `op`,
+# Programs call these overloads of `agg_weighted_n2n` and its derivative. In a sum, `op` (the argument at _PLACE) is
+# _SUM; in a gradient of rows, the last argument (the requested fields) is _ROWS. The last arguments are `op`,
 # `mean_by`, the backend (only in Python) and, for the derivative, the requested fields.
 _SUM: int | str
 _ROWS: int | str

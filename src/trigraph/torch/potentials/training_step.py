@@ -1,4 +1,4 @@
-"""Training steps on padded structures: loss, gradients and update are one CUDA graph on a CUDA device."""
+"""Training steps on padded structures, each of which (loss, gradients, update) is one CUDA graph on a CUDA device."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
