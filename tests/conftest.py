@@ -5,8 +5,8 @@ import os
 import pytest
 from signals import unignored_signals  # noqa: F401
 
-# Calls use one thread unless a test requests more, because there is one test process for each processor. Waiting
-# threads sleep instead of spinning.
+# Operators use one thread by default, because the tests run in one process per processor. Waiting threads sleep
+# instead of spinning.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 from trigraph import set_num_threads
@@ -15,7 +15,7 @@ from trigraph.fortran.threads import restore_num_threads
 
 @pytest.fixture(autouse=True)
 def _restore_num_threads(request):
-    """Restore the number of threads after each test; a test marked `threads` uses two threads even for small calls."""
+    """Restore the number of threads after each test; tests marked `threads` use two threads, even for small arrays."""
     with restore_num_threads():
         if request.node.get_closest_marker("threads"):
             set_num_threads(2)

@@ -1,4 +1,4 @@
-"""The counting sorts of graphs.c give NumPy's arrays with any number of threads, and refuse bad input."""
+"""Tests of the counting sorts in graphs.c: agreement with NumPy for any number of threads, and invalid input."""
 
 import itertools
 import subprocess
@@ -14,17 +14,17 @@ from trigraph.fortran.threads import restore_num_threads
 from trigraph.graphs import counting, csc, edge_graph
 
 FEW = 300
-MANY = 2 * counting.LARGE  # enough for several threads
+MANY = 2 * counting.LARGE  # enough to use several threads
 RNG = np.random.default_rng(0)
 
 
 def yield_edge_lists():
-    """Yield sources, destinations and numbers of nodes of random, hub, sorted, self-loop and empty edge lists."""
+    """Yield (sources, destinations, node counts) of random, hub, sorted, self-loop and empty edge lists."""
     for n in (FEW, MANY):
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW), RNG.integers(60, size=FEW), 50, 70
     yield RNG.integers(9, size=MANY), np.sort(RNG.integers(9, size=MANY)), 9, 9
-    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # decreasing between threads
+    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # decreasing from one thread's range to the next
     yield np.zeros(MANY, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self loops
@@ -33,7 +33,7 @@ def yield_edge_lists():
 
 
 def vary_types_and_threads():
-    """Yield each list of edges with each index type, for one thread and for three."""
+    """Yield each edge list in each index type, for one and for three threads."""
     for src, dst, *sizes in yield_edge_lists():
         for index, threads in itertools.product((np.int32, np.int64), (1, 3)):
             with restore_num_threads():
@@ -95,9 +95,9 @@ def list_graph_arrays(graph):
 
 
 def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
-    """NumPy sorts graphs with more edges than a C int can count, and gives the same arrays as graphs.c."""
+    """Edge numbers beyond the range of a C int are sorted by NumPy, with the same results as graphs.c."""
     lists, index = list(vary_types_and_threads())[::2], np.int32
-    many = np.zeros(600, index), np.zeros(600, index)  # images of one atom
+    many = np.zeros(600, index), np.zeros(600, index)  # edges between periodic images of one atom
     far = np.arange(1, 301).repeat(3).reshape(300, 3)
     cells, dimer = np.concatenate([far, -far]), (np.array([0, 0, 1, 1], index), np.array([1, 1, 0, 0], index))
     signs = np.array([[1, 0, 2], [0, 0, 0], [0, 0, 0], [-1, 0, -2]])
@@ -152,7 +152,7 @@ def test_refused_memory_is_an_error():
     subprocess.run([sys.executable, "-c", REFUSED], check=True)
 
 
-# Mutations of graphs.c, as (old text, new text); the first one changes nothing.
+# Mutations of graphs.c as (old text, new text); the first changes nothing.
 WRONG = {
     "": ("most", "most"),
     "a sort that is not stable": ("(size_t)part * s->keys + key]", "(s->parts - 1 - part) * s->keys + key]"),
@@ -193,5 +193,5 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     library = tmp_path / "libgraphs.so"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
     done = subprocess.run([sys.executable, "-c", RUN, library, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # no test ran
-    assert (done.returncode != 0) == bool(wrong)  # a failed test, or a crash
+    assert done.returncode not in (2, 4, 5)  # otherwise no tests were run
+    assert (done.returncode != 0) == bool(wrong)  # nonzero after a failed test or a crash

@@ -1,6 +1,6 @@
-"""EdgeGraph: orders, left-out edges and reverses compared with loops, and errors for bad geometry.
+"""Tests of EdgeGraph: edge orders, excluded edges and reverse edges compared with loops, and invalid geometry.
 
-`trigraph verify` compares sums over triplets with golden vectors.
+Sums over triplets are compared with golden vectors by `trigraph verify`.
 """
 
 import time
@@ -17,7 +17,7 @@ RULES = ["node", "edge", None]
 DTYPES = [np.int32, np.int64]
 
 
-# Expected values by loops that follow the definitions.
+# Expected values, computed by loops that follow the definitions.
 
 
 def find_reverse_by_loop(src, dst, shifts):
@@ -39,7 +39,7 @@ def find_triplets_by_loop(src, dst, exclude, reverse):
 
 
 def check_graph(graph, src, dst, num_nodes, reverse):
-    """Compare every array of a graph with loops; `reverse` is None if parallel edges make it ambiguous."""
+    """Compare every array of a graph with loops; `reverse` is None if parallel edges make reverses ambiguous."""
     np.testing.assert_array_equal(graph.src, src)
     np.testing.assert_array_equal(graph.dst, dst)
     assert (graph.num_nodes, graph.num_edges) == (num_nodes, len(src))
@@ -82,7 +82,7 @@ def check_exclusion_rule(graph, rule, reverse):
     start, stop = graph.left_out(rule)
     out = [graph.dst_edge_index[a:b].tolist() for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
     assert all(e in out[f] for e in range(graph.num_edges) for f in out[e]), "leaving out is mutual"
-    # Left-out edges are one range of the in-edges of the source, which a loop over in-edges can skip.
+    # Excluded edges form one range of the source's in-edges, which a loop over in-edges can skip.
     assert bool((start >= graph.dst_offsets[graph.src]).all())
     assert bool((stop <= graph.dst_offsets[graph.src + 1]).all())
 
@@ -132,7 +132,7 @@ def test_random_graphs(case, dtype):
 def test_sorted_returns_graph_and_permutation(case, random):
     num_nodes, rows = case
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
-    src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # views that are not contiguous
+    src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # non-contiguous views
     order = np.argsort(src, kind="stable")
     expected = find_reverse_by_loop(src[order], dst[order], shifts[order])
     for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(make_lattice_vectors(src, dst, shifts))}):
@@ -191,7 +191,7 @@ def test_the_unit_of_length_does_not_matter(scale):
 
 
 def test_equal_projections_are_told_apart():
-    """Reverses are searched for by projections; parallel edges with equal projections are distinguished by vectors."""
+    """Reverse edges are found by projecting vectors; parallel edges with equal projections are told apart by vectors."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
     forward = np.array([3 * direction + c * across for c in np.linspace(-1, 1, 9)])
@@ -232,7 +232,7 @@ def test_unknown_rules():
     assert_raises(ValueError, text, make_small_graph().left_out, "nodes", "agg")
 
 
-# Bad geometry: `one_edge_arguments` returns arguments of the edges 0 -> 1 and 1 -> 0, with some changed.
+# Invalid geometry: `one_edge_arguments` returns the arguments for edges 0 -> 1 and 1 -> 0, with changes.
 
 
 def one_edge_arguments(**changes):
@@ -302,7 +302,7 @@ def test_bad_geometry(arguments, error, text):
 
 
 def test_many_images_of_few_atoms_take_a_moment():
-    """An atom with 68,920 images of itself gets its reverse edges within a second: the search is not quadratic."""
+    """Reverse edges among 68,920 images of one atom are found within a second, since the search is not quadratic."""
     n = np.arange(-20, 21)
     shifts = np.stack(np.meshgrid(n, n, n, indexing="ij"), axis=-1).reshape(-1, 3)
     shifts = shifts[shifts.any(axis=1)]

@@ -1,4 +1,4 @@
-"""Bad arguments of graph objects and constructors, also huge numbers, raise the expected exceptions."""
+"""Tests of the argument checks of graph constructors: invalid arrays, indices and counts, and huge numbers."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import trigraph
 from trigraph import CSC, EdgeGraph, Segments
 
 EDGES = {"src": int_array(0, 1, 2), "dst": int_array(1, 1, 0)}
-# Valid arguments of each constructor: index arrays, and counts as Python integers.
+# Valid arguments of each constructor: index arrays and integer counts.
 GOOD = {
     CSC: csc_arguments(),
     CSC.from_coo: {**EDGES, "num_src_nodes": 3, "num_dst_nodes": 3, "edge_ids": int_array(0, 1, 2), "num_edges": 3},
@@ -25,7 +25,7 @@ FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index
 
 
 def assert_refused(build, error, text, **changes):
-    """Assert that a constructor raises this exception when some of its valid arguments are changed."""
+    """Assert that a constructor raises this error when some of its valid arguments are replaced by `changes`."""
     kind = getattr(build, "__self__", build).__name__
     assert_raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
 
@@ -145,7 +145,7 @@ HUGE = [2**31, 2**48 + 1, TOP, 2**63, 2**64, 2**70, 10**30, 10**5000]
 
 @pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE)], ids=lambda n: f"{n.bit_length()} bits {n > 0}")
 def test_huge_numbers_are_value_errors(number):
-    """Indices and counts near or beyond 2^63 raise ValueError, without OverflowError and without allocation."""
+    """Counts near or beyond 2^63 raise ValueError, not OverflowError or MemoryError."""
     src, dst = int_array(0, 1, 1, dtype=np.int32), int_array(1, 0, 1, dtype=np.int32)
     calls = [
         lambda: Segments(src, number),
@@ -205,7 +205,7 @@ BEYOND_MEMORY = {
 
 @pytest.mark.parametrize("name", BEYOND_MEMORY)
 def test_sizes_that_no_memory_holds(name, monkeypatch):
-    """Graphs larger than the machine's memory raise MemoryError before any allocation, which Linux might grant."""
+    """Graphs larger than the machine's memory raise MemoryError before an allocation, which Linux might grant."""
     text = f"{name.partition(' of ')[0]} is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of"
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
     with pytest.raises(MemoryError, match=f"^{text} this machine$"):

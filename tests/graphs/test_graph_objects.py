@@ -1,4 +1,4 @@
-"""CSC, EdgeGraph and Segments own read-only arrays; pickles and copies are equal; `prepare` builds only once."""
+"""Tests of CSC, EdgeGraph and Segments: read-only arrays, pickles, copies, and `prepare` called from threads."""
 
 import copy
 import itertools
@@ -41,7 +41,7 @@ def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
 # Parallel edges whose reverses differ only in their shifts; one edge has no reverse.
 SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])
 IMAGES = int_array(0, 0, 0, 1, 1), int_array(1, 1, 1, 0, 0), 2, SHIFTS
-# Class and arguments; index arrays are converted to the tested dtype.
+# Name -> (class, arguments); the index arrays are converted to the tested dtype.
 OBJECTS = {
     "CSC": (CSC, [int_array(0, 2, 2, 3), int_array(1, 0, 3), 4, int_array(0, 1, 1), 3]),
     "CSC in order": (CSC, [int_array(0, 2, 2, 3), int_array(1, 0, 3), 4]),
@@ -64,7 +64,7 @@ def build_graph_object(name, dtype=np.int64):
 
 
 def assert_read_only(array):
-    """Assert that neither the array nor its base can be made writable."""
+    """Assert that neither the array nor any of its bases can be made writable."""
     assert array.flags.c_contiguous
     while isinstance(array, np.ndarray):
         assert not array.flags.writeable
@@ -117,7 +117,7 @@ def test_attributes_are_read_only(name):
     }
     assert_raises(AttributeError, f"{kind} is immutable; cannot initialize it again", graph.__init__, *other[kind])
     assert_same_object(graph, build_graph_object(name))
-    assert {graph: 1}[graph] == 1  # hashable, by identity
+    assert {graph: 1}[graph] == 1  # hashed by identity
     assert (graph.kind, graph.device) == ("numpy", "host")
 
 
@@ -136,7 +136,7 @@ def test_pickle_and_copy(name):
         raw = [bytearray(b.raw()) for b in buffers]
         assert raw
         other = pickle.loads(text, buffers=raw)
-        for memory in raw:  # the memory of an out-of-band pickle may change later
+        for memory in raw:  # out-of-band buffers may be overwritten after loading
             memory[:] = b"\x7f" * len(memory)
         assert_same_object(other, graph)
 
@@ -178,7 +178,7 @@ def test_prepare_gives_all_the_same(monkeypatch):
         futures = [pool.submit(graph.prepare) for _ in range(8)]
         threading.Timer(0.05, release.set).start()
         results = [f.result(20) for f in futures]
-    assert len(built) <= 8  # without a lock each thread may build once
+    assert len(built) <= 8  # there is no lock, so each thread may build once
     assert all(r is results[0] is graph.prepare() for r in results)
     with pytest.raises(AttributeError):
         results[0].destinations = None
@@ -186,7 +186,7 @@ def test_prepare_gives_all_the_same(monkeypatch):
     assert results[0].destinations.size == graph.num_positions
 
 
-# Segments: order and offsets compared with a loop over members.
+# Segments: the order and offsets are compared with a loop over members.
 
 
 def group_by_loop(index, num_segments):

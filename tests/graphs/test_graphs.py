@@ -1,4 +1,4 @@
-"""CSC: sizes, the order by source compared with brute force, constructors, and renumbered nodes."""
+"""Tests of CSC: sizes, constructors, renumbered nodes, and the order by source compared with brute force."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ def test_sizes_that_follow_from_arrays():
     assert CSC(int_array(0, 0, 2), int_array(0, 1), edge_ids=int_array(3, 0)).num_edges == 4
 
 
-# The reverse order
+# The order by source
 
 
 def sort_by_loop(keys, num_keys):
@@ -73,7 +73,7 @@ def test_from_edge_index():
         assert np.array_equal(getattr(graph, name), getattr(expected, name))
     assert graph.offsets.tolist() == [0, 1, 1, 4, 4]
     assert graph.indices.tolist() == [3, 0, 1, 3]
-    assert graph.edge_ids.tolist() == [2, 0, 1, 3]  # edge k is entry k of the COO arrays
+    assert graph.edge_ids.tolist() == [2, 0, 1, 3]  # edge k is column k of edge_index
     assert CSC.from_edge_index(edge_index, 6).num_dst_nodes == 6
     assert CSC.from_edge_index(np.zeros((2, 0), np.int32)).num_positions == 0
 
@@ -88,9 +88,9 @@ def make_coo_matrix(kind):
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
 def test_from_scipy_keeps_the_order_of_data(form, kind):
-    """If `data` are the weights, the weighted sum is the matrix product: edge_ids follow the order of `data`."""
+    """With `data` as weights, the weighted sum is the matrix product, since edge_ids follow the order of `data`."""
     matrix = make_coo_matrix(kind)
-    if form in ("csr", "csc"):  # shuffle within rows, without SciPy's conversion, which would merge duplicates
+    if form in ("csr", "csc"):  # shuffle within rows by hand, since SciPy's conversion would merge duplicates
         rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
         order = np.argsort(rows, kind="stable")
         offsets = np.searchsorted(rows[order], np.arange(matrix.shape[form == "csc"] + 1))
@@ -105,7 +105,7 @@ def test_from_scipy_keeps_the_order_of_data(form, kind):
     assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (*matrix.shape, len(data))
     if form in ("coo", "csr", "csc"):
         assert len(data) == 40
-        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # in CSR the order would differ
+        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # the CSR order is different
     x = np.random.default_rng(1).standard_normal((9, 2))
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], matrix @ x, rtol=1e-14, atol=1e-14)
     empty = CSC.from_scipy(type(matrix)((0, 3)))
@@ -125,7 +125,7 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize("more", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
 def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
-    """SciPy's products accept arrays that are longer than needed, such as those with room for further entries."""
+    """As in SciPy's products, `indices` and `data` may be longer than the last entry of `indptr`."""
     matrix = make_coo_matrix(sparse.coo_array).asformat(form)
     x = np.random.default_rng(1).standard_normal((9, 2))
     expected, data = matrix @ x, matrix.tocoo().data.copy()
@@ -138,7 +138,7 @@ def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
 
 
 def count_adjacencies(graph, rows):
-    """Return all positions as sorted triples (source, destination, edge of the networkx graph)."""
+    """Return the sorted triples (source, destination, networkx edge), one per position."""
     destinations = graph.prepare().destinations
     return sorted(
         (int(j), int(i), rows[r]) for j, i, r in zip(graph.indices, destinations, graph.edge_ids, strict=True)
@@ -147,7 +147,7 @@ def count_adjacencies(graph, rows):
 
 @pytest.mark.parametrize("kind", [nx.DiGraph, nx.Graph, nx.MultiGraph])
 def test_from_networkx(kind):
-    """Both directions of an undirected edge share one row of edge arrays; a self loop is one position."""
+    """Both directions of an undirected edge share one row of edge arrays; a self-loop has only one position."""
     g = kind([("a", "b"), ("c", "b"), ("b", "b"), ("c", "a"), ("a", "c")])
     graph = CSC.from_networkx(g)
     number = {node: i for i, node in enumerate(g.nodes)}
@@ -190,9 +190,9 @@ def test_operators_give_the_same_in_the_new_order(dtype, backend):
         return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
     expected, got = compute_results(graph, x, g), compute_results(other, x[order], g[order])
-    for right, reordered in zip(expected[:2], got[:2], strict=True):  # by node
+    for right, reordered in zip(expected[:2], got[:2], strict=True):  # one row per node
         np.testing.assert_array_equal(reordered, right[order])
-    np.testing.assert_array_equal(got[2], expected[2])  # by row of edge_weight
+    np.testing.assert_array_equal(got[2], expected[2])  # one row per edge
 
 
 def test_neighbours_of_a_shuffled_path_are_next_to_each_other():
@@ -210,7 +210,7 @@ def test_graphs_without_edges(nodes):
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_what_is_in_order_is_not_sorted(monkeypatch, index):
-    """Arrays of edges that are already in order are reused instead of sorted."""
+    """Edges that are already in order are not sorted."""
     src, dst = np.array([0, 0, 1, 2, 2, 2], index), np.array([1, 1, 1, 3, 3, 4], index)
     shuffled = np.array([3, 0, 5, 1, 4, 2])
     other = CSC.from_coo(src[shuffled], dst[shuffled], 4, 6)

@@ -1,4 +1,4 @@
-"""Neighbour search in real structures, compared with loops over images; and bad input."""
+"""Tests of the neighbour search: real structures compared with loops over images, extreme geometry, invalid input."""
 
 import itertools
 import sys
@@ -51,7 +51,7 @@ STRUCTURES = {
 
 @pytest.fixture(params=["ase", "matscipy"])
 def neighbor_backend(request, monkeypatch):
-    """Run each test with both packages that find neighbours, ASE and matscipy."""
+    """Run each test with both neighbour-search packages, ASE and matscipy."""
     if request.param == "ase":
         monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
     else:
@@ -60,7 +60,7 @@ def neighbor_backend(request, monkeypatch):
 
 
 def find_neighbors_by_loop(atoms, cutoff):
-    """Return (src, dst, shift) of every pair within the cutoff, from a loop over all possible images."""
+    """Return (src, dst, *shift) of every pair within the cutoff, found by a loop over all nearby images."""
     n, cell, p = len(atoms), np.array(atoms.cell), atoms.positions
     cells = np.array(list(itertools.product(*(range(-8, 9) if c else [0] for c in atoms.pbc))))
     pairs = []
@@ -93,8 +93,8 @@ def test_structures(name, neighbor_backend):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
 def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
-    """Atoms moved by whole cells keep their neighbours; beyond a limit, an error names the atom."""
-    # Lattice constants are powers of two, so that moved positions are exact up to float32's limit.
+    """Atoms moved by whole cells keep their neighbours; moves beyond a limit raise an error that names the atom."""
+    # The lattice components are exact in binary, so that moved positions are exact up to float32's limit.
     cell = np.array([[4, 0, 0], [1, 4, 0], [-1, 0.5, 4]], dtype)
     positions = (np.random.default_rng(2).integers(0, 1024, (6, 3)) / 1024 @ cell).astype(dtype)
     positions[0] = cell.sum(axis=0) / 2
@@ -109,7 +109,7 @@ def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
         rows[:, 2:] += moves[rows[:, 1]] - moves[rows[:, 0]]
         order = np.lexsort(rows.T[::-1])
         np.testing.assert_array_equal(np.column_stack([far.graph.src, far.graph.dst, far.shifts]), rows[order])
-        # Rounding: eps times the distance, at most 3 cells of length 4.25.
+        # Rounding error: eps times the distance, at most 3 * away cells of length 4.25.
         rounding = np.finfo(dtype).eps * away * 3 * 4.25
         np.testing.assert_allclose(far.vec, near.vec[order], rtol=0, atol=rounding)
     for away in (limit + 2, 2**20, 2**31, 2**33, 2**52, 2**60):
@@ -125,12 +125,12 @@ def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
 def test_atoms_far_away_without_a_cell(away, neighbor_backend):
-    """The memory of the search does not grow with the distances of atoms."""
+    """The memory used by the search does not grow with the distances between atoms."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
-    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, rounding makes all positions equal
+    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, rounding makes all three equal
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
-    # Cell vectors of directions that are not periodic have no effect.
+    # Cell vectors in non-periodic directions have no effect.
     edges = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
@@ -145,10 +145,10 @@ def test_atoms_far_away_without_a_cell(away, neighbor_backend):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("away", [0.0, 1e3, 1e20, 1e37])
 def test_molecules_in_one_search(away, dtype, neighbor_backend):
-    """Molecules that overlap share no pairs; distant atoms do not reduce the precision of other molecules."""
+    """Overlapping molecules have no edges between them; distant atoms do not reduce the precision elsewhere."""
     rng = np.random.default_rng(5)
     of_atom = rng.integers(12, size=90)
-    of_atom[of_atom == 3] = 4  # an empty molecule
+    of_atom[of_atom == 3] = 4  # makes molecule 3 empty
     positions = rng.uniform(0, 4, (90, 3)).astype(dtype)
     positions[::9] += dtype(away)
     positions[of_atom == 7] -= dtype(away)
@@ -167,7 +167,7 @@ def test_molecules_in_one_search(away, dtype, neighbor_backend):
 
 @pytest.mark.parametrize("length", [1e3, 1e4, 1e6, 1e9, 1e12])
 def test_few_atoms_in_a_large_cell(length, neighbor_backend):
-    """Few atoms in a huge periodic cell need little memory."""
+    """A search for few atoms in a huge periodic cell needs little memory."""
     positions = np.array([[0.5, 0, 0], [1, -1, 0], [1, 0, -1], [0.2, 0.5 + 0.7 * length, 0.9]])
     for pbc in ((True, True, True), (False, True, False)):
         graph, _, _, shifts = EdgeGraph.from_positions(positions, 4.0, length * np.eye(3), pbc)
@@ -194,7 +194,7 @@ def test_atoms_far_above_a_slab(neighbor_backend):
     up = np.cross(*np.array(atoms.cell)[:2])
     up /= np.linalg.norm(up)
     atoms.positions[-2:] += 2.0**26 * up
-    far = EdgeGraph.from_ase(atoms, 2.0)  # only the bond of CO is within the cutoff
+    far = EdgeGraph.from_ase(atoms, 2.0)  # of the pairs of a moved atom, only the CO bond is within the cutoff
     kept = (near.graph.src < 3) == (near.graph.dst < 3)
     assert 2 <= kept.sum() < kept.size
     for got, expected in ((far.graph.src, near.graph.src), (far.graph.dst, near.graph.dst), (far.shifts, near.shifts)):
@@ -216,14 +216,14 @@ def test_no_neighbors(n, dtype, neighbor_backend):
 
 
 def test_a_pair_at_the_cutoff_is_both_edges_or_none(neighbor_backend):
-    """For distances within rounding of the cutoff, either both an edge and its reverse are found, or neither."""
+    """If a distance equals the cutoff up to rounding, the search finds both an edge and its reverse, or neither."""
     atoms = bulk("NaCl", "rocksalt", a=5.64).repeat((2, 2, 1))
     atoms.positions += [0.1, 0.7, 1.3]
     for cutoff in (5.64 / 2, 5.64 / np.sqrt(2), 5.64):
         assert bool((EdgeGraph.from_ase(atoms, cutoff).graph.reverse_edge >= 0).all())
 
 
-# Bad input
+# Invalid input
 
 
 def neighbor_arguments(**changes):

@@ -1,4 +1,4 @@
-"""A helper for tests of programs compiled by torch."""
+"""Helper for tests of programs compiled by torch."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""A stand-in for CuPy that needs no device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
+"""A stand-in for CuPy that needs no device: it wraps NumPy arrays, runs kernels on the CPU, and is stricter.
 
-Three uses that CuPy may accept raise errors: an operation on arrays of a device that is not current, a read on one
+It rejects three mistakes that CuPy may accept: an operation on arrays of a device that is not current, a read on one
 stream while another stream still writes, and synchronisation while a stream is captured. The stand-in tests only the
 code around the kernels (devices, streams, copies, launches).
 """
@@ -22,7 +22,7 @@ from trigraph.graphs import to_device as moved
 
 
 class DeviceMisuse(AssertionError):
-    """Raised for a use that would give wrong numbers or an error on a device."""
+    """Raised for a mistake that would cause wrong results or an error on a device."""
 
 
 class DeviceContext:
@@ -49,12 +49,12 @@ class DeviceContext:
 
 
 class Stream:
-    """A stream whose work is unfinished until it is waited for; a ``with`` statement makes the stream current."""
+    """A stream whose work counts as unfinished until it is synchronized; a ``with`` statement makes it current."""
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
-        self.waited = 0  # time before which all work of this stream has finished
-        self.seen = {}  # other stream -> time before which its work is known to have finished
+        self.waited = 0  # all work launched before this time has finished
+        self.seen = {}  # other stream -> its work launched before this time is known to have finished
         self.captured = False
 
     @classmethod
@@ -83,15 +83,15 @@ class Stream:
 
 
 class DeviceState:
-    """The current device and stream, and the number of launches."""
+    """The current device, stream and allocator, and the number of kernel launches."""
 
     def __init__(self):
         self.clock = itertools.count(1)
         self.device = 0
         self.allocator = None
         self.capturing = False
-        self.dry = False  # count kernels without running them
-        self.launches = 0  # number of launches of trigraph's and CuPy's kernels
+        self.dry = False  # whether launches are only counted, not executed
+        self.launches = 0  # kernel launches of trigraph and of CuPy
 
 
 state = DeviceState()
@@ -99,9 +99,9 @@ state.stream = Stream(0)
 
 
 class TrackedMemory:
-    """Memory of an array and its views: the device, and the time and stream of the last write."""
+    """Memory shared by an array and its views; records its device, and the time and stream of its last write."""
 
-    mem = types.SimpleNamespace(ptr=None)  # CuPy's memory objects have this attribute
+    mem = types.SimpleNamespace(ptr=None)  # an attribute of CuPy's memory objects
 
     def __init__(self):
         self.device = state.device
@@ -119,7 +119,7 @@ class TrackedMemory:
 
 
 def _to_numpy(value):
-    """Replace the stand-in's arrays in a value by NumPy arrays."""
+    """Replace the stand-in's arrays, also in lists and tuples, by NumPy arrays."""
     if isinstance(value, ndarray):
         value.memory.record_use()
         return value.array
@@ -129,14 +129,14 @@ def _to_numpy(value):
 
 
 def _to_device_array(value):
-    """Convert a NumPy result to device arrays; a number becomes an array of rank 0, as in CuPy."""
+    """Convert NumPy results to device arrays; as in CuPy, scalars become arrays of rank 0."""
     if isinstance(value, (np.ndarray, np.generic)):
         return ndarray(*_copy_to_device(np.asarray(value)))
     return tuple(map(_to_device_array, value)) if isinstance(value, tuple) else value
 
 
 class UnownedMemory:
-    """Memory of another library, kept alive by `owner`."""
+    """Memory allocated by another library and kept alive by `owner`."""
 
     def __init__(self, ptr, size, owner, device):
         self.ptr, self.owner = ptr, owner
@@ -164,7 +164,7 @@ def using_allocator(allocator):
 
 
 def _copy_to_device(array):
-    """Return a copy of an array in memory of the current allocator, and that memory."""
+    """Copy an array to memory from the current allocator; return the copy and its memory."""
     if state.allocator is None or array.size == 0:
         return array, None
     place, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
@@ -227,7 +227,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return ndarray(self.array.reshape(*shape), self.memory)
 
     def get(self, out=None):
-        """Return a NumPy array, after waiting for the current stream."""
+        """Wait for the current stream, and return a NumPy array."""
         state.stream.synchronize()
         if out is None:
             return _to_numpy(self).copy()
@@ -256,7 +256,7 @@ ndarray.__module__ = "cupy"
 
 
 class CompiledKernel:
-    """One instance of a kernel."""
+    """A kernel template instantiated for given types."""
 
     def __init__(self, family, name):
         self.family, self.name = family, name
@@ -289,7 +289,7 @@ class CompiledKernel:
 
 
 class RawModule:
-    """A module loaded from a compiled file, which contains only the names of the family and the instance."""
+    """A module loaded from a "compiled" file, which contains only the names of the family and the instance."""
 
     def __init__(self, *, path):
         self._family, self._name = Path(path).read_text().split("\n")
@@ -306,12 +306,12 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
 
 
 def capture_stream():
-    """Return a context in which streams are captured, so that any synchronisation raises an error."""
+    """Return a context manager that simulates a stream capture: any synchronisation raises an error."""
     return mock.patch.object(state, "capturing", True)
 
 
 def asarray(value):
-    """Copy a NumPy array to the device; the copy has finished on return."""
+    """Copy a NumPy array to the device, and wait until the copy has finished."""
     array = ndarray(np.array(value))
     array.memory.time = 0
     return array
@@ -323,7 +323,7 @@ def asnumpy(value):
 
 
 def draw_on_device(op, dtype=np.float32, **options):
-    """Return arguments of an operator, and the same arguments on the device."""
+    """Return random arguments of an operator on the host, and copies on the device."""
     values = draw_operator_arguments(op, dtype, **options)
     return values, {name: moved(value) for name, value in values.items()}
 
@@ -353,7 +353,7 @@ def install_cupy(monkeypatch, cache):
     def make_array_function(name):
         def call_numpy(*args, **kwargs):
             state.launches += not name.startswith("empty")
-            numpy_name = "zeros" if name == "empty" and state.dry else name  # empty would cause warnings
+            numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised NaN would warn
             return _to_device_array(
                 getattr(np, numpy_name)(*_to_numpy(args), **{n: _to_numpy(v) for n, v in kwargs.items()})
             )
@@ -373,6 +373,6 @@ def install_cupy(monkeypatch, cache):
     monkeypatch.setattr(launcher, "_device", None)
     monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))
     monkeypatch.setattr(launcher, "AHEAD", False)
-    for module in (base, csc):  # torch, if imported, cannot view these arrays
+    for module in (base, csc):  # a real torch, if imported, cannot view these arrays
         monkeypatch.setattr(module, "VIEWS", [])
     return cupy

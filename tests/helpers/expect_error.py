@@ -1,4 +1,4 @@
-"""Expected errors, each written as one string of type and message."""
+"""Helper for expected errors, each written as a string of its type and message."""
 
 import builtins
 import re
@@ -7,6 +7,6 @@ import pytest
 
 
 def expect_error(text):
-    """Expect an error that begins with this text, such as "ValueError: f: x has shape (3,)"; `...` matches anything."""
+    """Expect an error whose text starts like this: "ValueError: f: x has shape (3,)"; `...` matches any text."""
     kind, _, words = text.partition(": ")
     return pytest.raises(getattr(builtins, kind), match="^" + re.escape(words).replace(r"\.\.\.", ".*"))

@@ -1,8 +1,8 @@
-"""Interaction blocks that `trigraph.torch.convert` changes: fairchem's GemNet-OC, and MatterGen's GemNet.
+"""Interaction blocks that `trigraph.torch.convert` converts: fairchem's GemNet-OC and MatterGen's GemNet.
 
     pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
 
-Each block comes with the basis layers of its model, and lists of edges, triplets and quadruplets.
+Each block is combined with its model's basis layers; the lists of edges, triplets and quadruplets are generated.
 """
 
 import inspect
@@ -15,7 +15,7 @@ import torch
 
 from trigraph.benchmarks.gemnet import load_fairchem_layers, load_mattergen_layers, number_members
 
-# Most sizes differ, so that swapped axes raise an error.
+# Most sizes are different, so that swapped axes cause an error.
 WIDTHS = {
     "num_radial": 6,
     "num_spherical": 3,
@@ -43,12 +43,12 @@ RBF, CBF, SBF = (WIDTHS[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
 
 
 def read_widths(block):
-    """Return the widths that the constructor of a block requires, by name."""
+    """Return the widths that a block's constructor accepts, by argument name."""
     return {n: WIDTHS[n] for n in inspect.signature(block).parameters if n in WIDTHS}
 
 
 def _list_triplets(inputs, outputs, at):
-    """Return pairs of an input edge and an output edge that ends (at=1) or begins (at=0) where the input edge ends."""
+    """Pair each input edge with the output edges that end (at=1) or begin (at=0) at the input edge's target."""
     meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
     out, into = np.nonzero(meets)
     return {"in": into, "out": out, "out_agg": number_members(out)}
@@ -69,21 +69,21 @@ def _list_quadruplets(main, qint):
 
 @dataclass(frozen=True)
 class NeighborStructure:
-    """Pairs of neighbours for each graph of GemNet-OC; all index lists are derived from them, as in the model.
+    """Pairs of neighbours for each graph of GemNet-OC, from which all index lists are derived as in the model.
 
-    `pairs` are int64 arrays of shape (2, num_pairs), each pair once, for ``main``, ``qint``, ``aeaint`` and ``aint``.
+    `pairs` maps ``main``, ``qint``, ``aeaint`` and ``aint`` to int64 arrays of shape (2, num_pairs), each pair once.
     """
 
     num_atoms: int
     pairs: Mapping[str, np.ndarray]
 
     def __add__(self, other):
-        """Return one structure with the atoms of both; the second structure's atoms come last."""
+        """Return the union of two structures; the atoms of `other` come last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
         return NeighborStructure(self.num_atoms + other.num_atoms, pairs)
 
     def directed_edges(self, name):
-        """Return edges in both directions: one direction first in the main graph, sorted by target in the others."""
+        """Return edges in both directions: sorted by target, except that the main graph lists one direction first."""
         edges = np.concatenate([self.pairs[name], self.pairs[name][::-1]], axis=1)
         return edges if name == "main" else edges[:, np.lexsort(edges)]
 
@@ -105,7 +105,7 @@ class NeighborStructure:
 
 
 def draw_molecule(num_atoms, neighbors):
-    """Return random atoms; each graph joins the nearest pairs, `neighbors[graph]` per atom on average."""
+    """Return random atoms; each graph connects the nearest pairs, on average `neighbors[graph]` per atom."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
     every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
     nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
@@ -113,7 +113,7 @@ def draw_molecule(num_atoms, neighbors):
 
 
 def convert_to_tensors(lists):
-    """Convert int64 arrays to tensors, also in nested dicts."""
+    """Convert arrays, also in nested dicts, to tensors."""
     return (
         {n: convert_to_tensors(v) for n, v in lists.items()}
         if isinstance(lists, dict)
@@ -122,7 +122,7 @@ def convert_to_tensors(lists):
 
 
 def _set_scale_factors(model):
-    """Set the scale factors to values other than 0 (fairchem's mark of an unfitted factor) and 1."""
+    """Set the scale factors to random values other than 1 and 0, which fairchem uses for unfitted factors."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith(".scale_factor"):
@@ -130,7 +130,7 @@ def _set_scale_factors(model):
 
 
 def list_block_inputs(structure):
-    """Return, for each input of a block, the atom to which each row belongs, and the width."""
+    """Map each input of a block to its width and the atom to which each row belongs."""
     lists = structure.index_lists()
     h, main, qint = np.arange(structure.num_atoms), lists["main"][1], lists["qint"][1]
     aeaint, aint = lists["a2ee2a"]["edge_index"][1], lists["a2a"]["edge_index"][1]
@@ -169,7 +169,7 @@ class FairchemBlock(torch.nn.Module):
     rows = staticmethod(list_block_inputs)
 
     def forward(self, x, lists):
-        """Return the embeddings of atoms and edges after the block, which is called as in GemNetOC.forward."""
+        """Return the updated embeddings of atoms and edges; the block is called as in GemNetOC.forward."""
         mlp = {name.removeprefix("mlp_"): layer for name, layer in self.named_children()}
         quad, num_atoms = lists["quad"], x["h"].shape[0]
         of_atoms = {
@@ -237,13 +237,13 @@ class MatterGenBlock(torch.nn.Module):
 
     @staticmethod
     def rows(structure):
-        """Return the entries of `list_block_inputs` that this block takes."""
+        """Return the entries of `list_block_inputs` that this block uses."""
         return {
             n: row for n, row in list_block_inputs(structure).items() if n in ("h", "m", "rad", "rad_e2e", "cir_e2e")
         }
 
     def forward(self, x, lists):
-        """Return the embeddings of atoms and edges after the block, which is called as in GemNetT.forward."""
+        """Return the updated embeddings of atoms and edges; the block is called as in GemNetT.forward."""
         into, out, number = (lists["e2e"][name] for name in ("in", "out", "out_agg"))
         source, target = lists["main"]
         cbf3 = self.mlp_cbf3(x["rad_e2e"][None], x["cir_e2e"], out, number)

@@ -1,7 +1,7 @@
 """A stand-in for torch's CUDA graphs on the CPU: a replay repeats recorded operations on the same memory.
 
-As on a device, a replay reads the memory of the capture, even if an input has since moved to other memory. Operations
-that make the host wait for a device, or whose result sizes depend on values, raise errors during a capture.
+As on a device, a replay reads the memory used during the capture, even if an input has since moved. Operations that
+make the host wait for the device, or whose output shapes depend on values, raise errors during a capture.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "uni
 
 
 def waits_for_device(func, args):
-    """Return whether an operation would make the host wait for a device."""
+    """Return whether an operation would make the host wait for the device."""
     name = func._schema.name.partition("::")[2].split(".")[0]
     by_mask = name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
     repeats = name == "repeat_interleave" and len(args) == 1
@@ -25,7 +25,7 @@ def waits_for_device(func, args):
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Records operations with their arguments and results, and the values that they overwrite."""
+    """Records operations with their arguments and results, and the values they overwrite."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class OperationRecorder(TorchDispatchMode):
 
 
 class CUDAGraph:
-    """The recorded operations of one capture."""
+    """A stand-in for a CUDA graph: the operations recorded during one capture."""
 
     def __init__(self):
         self.calls, self.replays = [], 0
@@ -91,7 +91,7 @@ def install_cuda_graphs(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     for module in (replay, captured, training_step):
         monkeypatch.setattr(module, "is_captured", lambda device: True)
-    # The CPU's own activation kernels are not torch operations, so they would not be recorded.
+    # trigraph's CPU activation kernels are not torch operations, so the recorder would miss them.
     monkeypatch.setattr(activations, "_is_plain", lambda *tensors: False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     state.graphs.clear()

@@ -1,4 +1,4 @@
-"""Random structures for tests of neighbour searches, and the edges that the CPU's search finds in them."""
+"""Random structures for tests of neighbour searches, and the edges that the CPU search finds in them."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ KINDS = ("crystal", "skewed", "tiny", "slab", "wire", "molecule", "cluster", "la
 
 
 def draw_structure(kind, rng):
-    """Return positions, cell vectors (one per row) and flags of periodic directions."""
+    """Return positions, cell vectors (as rows) and periodic flags."""
     flags, cell = np.ones(3, bool), np.diag(rng.uniform(1.0, 4.0, 3)) + rng.normal(0, 0.2, (3, 3))
     number = int(rng.integers(1, 30))
     if kind == "skewed":
@@ -21,7 +21,7 @@ def draw_structure(kind, rng):
     elif kind in ("molecule", "cluster"):
         flags, cell = np.zeros(3, bool), np.eye(3)
         cell, number = (4 * cell, 80) if kind == "cluster" else (cell, number)
-    elif kind == "lattice":  # many distances equal the cutoff, and many atoms lie on faces of bins
+    elif kind == "lattice":  # many distances equal the cutoff, and many atoms are on the faces of bins
         cell = np.diag(rng.integers(1, 5, 3).astype(float)) * 0.5
         flags = rng.random(3) < 0.7
         sides = (2 * np.diag(cell)).astype(int)
@@ -35,7 +35,7 @@ def draw_structure(kind, rng):
 
 
 def draw_batch(seed, dtype):
-    """Return positions, structure numbers of the atoms, cells and periodic flags; odd seeds shuffle the atoms."""
+    """Return positions, each atom's structure number, cells and periodic flags; odd seeds shuffle the atoms."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(KINDS, rng.integers(1, 5))
     if set(kinds) == {"empty"}:
@@ -48,7 +48,7 @@ def draw_batch(seed, dtype):
 
 
 def judge(pos, of_atom, cells, flags, cutoff=CUTOFF):
-    """Return source, destination and shift of all edges, sorted, as an array of shape (edges, 5)."""
+    """Return the sorted edges as an array of shape (edges, 5): source, destination and shift."""
     columns = [np.zeros((0, 5), np.int64)]
     for s, (cell, periodic) in enumerate(zip(cells, flags, strict=True)):
         atoms = np.flatnonzero(of_atom == s)

@@ -1,4 +1,4 @@
-"""Run programs in new processes."""
+"""Helpers that run programs in new processes."""
 
 import subprocess
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def run_command(*command, status=0, timeout=600, **keywords):
-    """Run a command; fail unless it ends with the expected status."""
+    """Run a command, and assert that it exits with the expected status."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **keywords)
     assert done.returncode == status, f"{words} has status {done.returncode}:\n{done.stdout}\n{done.stderr}"
@@ -14,7 +14,7 @@ def run_command(*command, status=0, timeout=600, **keywords):
 
 
 def is_running(pid):
-    """Return whether a process exists and is not a zombie (killed, but not waited for)."""
+    """Return whether a process exists and is not a zombie, which has ended but has not been waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except OSError:
@@ -22,7 +22,7 @@ def is_running(pid):
 
 
 def wait_until(condition, seconds=60):
-    """Wait for a condition; fail if it does not become true in time."""
+    """Wait for a condition, and fail if it does not become true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

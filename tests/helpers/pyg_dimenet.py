@@ -1,4 +1,4 @@
-"""PyTorch Geometric's DimeNet++ without pyg-lib and torch_sparse, and with exact zeros of the Bessel functions."""
+"""Run PyTorch Geometric's DimeNet++ without pyg-lib and torch_sparse, and with Bessel zeros in float64."""
 
 import torch
 
@@ -17,7 +17,8 @@ SIZES = {
     "output_initializer": "glorot_orthogonal",
 }
 
-# PyG's closed forms of the basis lose a factor of z^-l x^-l to cancellation, 1e4 for the sizes of the tests.
+# Cancellation in PyG's closed-form basis amplifies rounding errors by (z x)^-l (z: Bessel zero, x: scaled distance),
+# which reaches 1e4 for the sizes used here.
 TOLERANCE = 2**-53 * 1e5
 
 
@@ -36,7 +37,7 @@ def list_triplets(edge_index, num_nodes):
 
 
 def patch_pyg_dimenet(monkeypatch, peer):
-    """Provide functions that a plain PyG installation lacks, and float64 zeros of Bessel functions."""
+    """Replace functions that a plain PyG installation lacks, and use Bessel zeros that are exact in float64."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
     monkeypatch.setattr(peer, "triplets", list_triplets)
     monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

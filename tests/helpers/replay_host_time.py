@@ -1,6 +1,6 @@
-"""Measure host time and operations of one captured step whose replays do nothing: ``python replay_host_time.py``.
+"""Measure the host time and operations of captured steps whose replays do nothing.
 
-The model is the benchmark's DimeNet++ in float32. The structure is the benchmark's slab of 96 atoms.
+Run as ``python replay_host_time.py``. The benchmark's DimeNet++ in float32 is applied to its slab of 96 atoms.
 """
 
 import time
@@ -17,7 +17,7 @@ CALLS = 200
 
 
 class Counter(TorchDispatchMode):
-    """Counts torch's operations, except views, allocations and detach."""
+    """Counts torch operations, except views, allocations and detach."""
 
     count = 0
 
@@ -27,7 +27,7 @@ class Counter(TorchDispatchMode):
 
 
 def measure(step, graphs):
-    """Return the operations and replays of one call, and the milliseconds of the fastest call."""
+    """Return one step's numbers of operations and replays, and the fastest step's time in milliseconds."""
     before = sum(graph.replays for graph in graphs)
     with Counter() as counter:
         step()
@@ -62,7 +62,7 @@ def main():
         }
         for step in steps.values():
             for _ in range(3):
-                step()  # the first calls capture
+                step()  # the first calls capture the step
 
         def count_replay(graph):
             graph.replays += 1

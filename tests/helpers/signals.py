@@ -1,4 +1,4 @@
-"""A fixture that handles signals as in a process that a terminal started."""
+"""A fixture that restores the signal handlers of a process started from a terminal."""
 
 import signal
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def unignored_signals():
-    """Restore the default handlers of ignored signals (as under `nohup make test &`), also for child processes."""
+    """Restore the default handlers of signals that are ignored under `nohup make test &`, also for child processes."""
     defaults = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,

@@ -1,4 +1,4 @@
-"""Random small calls of every operator, drawn only from the operator table."""
+"""Random small calls of every operator, generated from the operator table alone."""
 
 import re
 
@@ -19,7 +19,7 @@ CPU_BACKENDS = tuple(name for name, (_, kind) in BACKENDS.items() if kind == "nu
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}
 
 
-# Graph name -> function of sizes, index dtype and random generator that returns graph objects by argument name.
+# Graph name -> function (sizes, index dtype, random generator) that returns graph objects by argument name.
 GRAPHS = {name: kind.draw_graphs for name, kind in graphs.GRAPHS.items()}
 
 
@@ -28,13 +28,13 @@ def draw_operator_arguments(
 ):
     """Return arguments of `op` by name, in signature order; `sizes` and `graph` replace the defaults.
 
-    For an operator with several graph objects, `graph` is a mapping from name to object.
+    If an operator has several graph objects, `graph` maps their names to them.
 
-    With the default seed edges are spread evenly over nodes; with other seeds, most edges may belong to a few nodes.
+    The default seed spreads the edges evenly over the nodes; with other seeds, a few nodes may have most edges.
 
     `data` selects the distribution of numbers, as in `trigraph.verification.cases.draw_operator_arguments`.
 
-    Optional arguments are given unless `setting` maps them to None; results of fwd that bwd takes are computed.
+    Optional arguments are included unless `setting` maps them to None. Results of fwd that bwd requires are computed.
     """
     rng, spec = np.random.default_rng(seed), op.definition
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in spec.symbols}
@@ -56,19 +56,19 @@ def list_graphs(op, values):
 
 
 def map_fields(op, result):
-    """Return the result of `op` as a mapping from field to array, without fields that the choices exclude."""
+    """Map the result fields of `op` to their arrays, without the fields that the choices exclude."""
     if op.single:
         return {op.fields[0].name: result}
     return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}
 
 
 def compute_fields(op, values, **keywords):
-    """Call the public function of `op`; return a mapping from field to array."""
+    """Call the public function of `op`; return its result as a mapping from field to array."""
     return map_fields(op, FUNCTIONS[op.name](**values, **keywords))
 
 
 def assert_accurate(op, values, got, chunked, expected=None):
-    """Assert that errors against the judge (`expected`) are within the tolerance for chunked or direct sums."""
+    """Assert that the errors relative to the judge's results (`expected`) are within the tolerance."""
     sizes = bind_sizes(op, values)
     tolerance = tolerances.accuracy_tolerance(chunked, evaluate(op.definition.terms, sizes))
     expected = expected or compute_with_judge(op, values)
@@ -91,7 +91,7 @@ def assert_same_bits(got, expected):
 
 
 def assert_raises(kind, text, function, *args, **kwargs):
-    """Assert that a call raises exactly `kind` with exactly `text` (or a compiled pattern that matches all of it)."""
+    """Assert that a call raises exactly `kind`, with a message that equals `text` or fully matches it (a pattern)."""
     with pytest.raises(kind) as caught:
         function(*args, **kwargs)
     assert caught.type is kind

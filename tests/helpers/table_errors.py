@@ -1,4 +1,4 @@
-"""Helpers for tests of argument checks: one array argument of each kind from the table, and parts of error messages."""
+"""Helpers for tests of argument checks: one array argument of each kind from the table, and pieces of messages."""
 
 import re
 
@@ -12,11 +12,11 @@ from trigraph.table import SYMBOLS, names_in
 
 GIVEN = [
     (op, a) for op in EVERY for a in op.select_present(draw_operator_arguments(op))
-]  # only arguments that the drawn calls have
+]  # only arguments that occur in the random calls
 
 
 def find_sizes(op, values):
-    """Return the size of every symbol in a valid call, or its typical size if no argument gives it."""
+    """Return the size of every symbol in a valid call, or its typical size if no argument determines it."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
     sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
@@ -38,7 +38,7 @@ def format_tuple(items):
 
 
 def describe_shape(array, sizes, free=()):
-    """Return the symbolic shape and its numbers, as in error messages; axes with symbols in `free` stay symbolic."""
+    """Return a shape as in error messages, in symbols and in numbers; axes with symbols in `free` stay symbolic."""
     numbers = [
         d if names_in(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
     ]
@@ -46,7 +46,7 @@ def describe_shape(array, sizes, free=()):
 
 
 def describe_indivisible_axis(op, array, shape, axis, sizes):
-    """Return a pattern of the error message for an axis whose length no whole value of its symbol gives."""
+    """Return a pattern for the error message about an axis whose length no integer value of its symbol yields."""
     symbol = find_defined_symbol(op, array, axis)
     other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {format_tuple(array.dims)}"
@@ -55,7 +55,7 @@ def describe_indivisible_axis(op, array, shape, axis, sizes):
 
 
 def find_defined_symbol(op, array, axis):
-    """Return the symbol whose size this axis defines; None if its size must agree with earlier axes."""
+    """Return the symbol whose size this axis defines, or None if earlier axes determine its size."""
     bound = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
     bound |= {f"has_{n}" for n in op.definition.optional}
     for a in op.definition.inputs:
@@ -67,13 +67,13 @@ def find_defined_symbol(op, array, axis):
     return None
 
 
-# Attributes of `Array` that argument checks read, then attributes that they ignore.
+# Attributes of `Array` that argument checks use, and attributes that they ignore.
 LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
 OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
 
 
 def describe_array_kind(op, array):
-    """Return the properties by which argument checks distinguish array arguments."""
+    """Return the properties of an array argument on which its checks depend."""
     axes = set()
     for k, dim in enumerate(array.dims):
         symbol = find_defined_symbol(op, array, k)
@@ -87,7 +87,7 @@ def describe_array_kind(op, array):
 
 
 def pick_one_each(items, kind, name):
-    """Return the first item of each kind as pytest parameters."""
+    """Return pytest parameters: the first item of each kind."""
     params = {}
     for item in items:
         params.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
@@ -122,7 +122,7 @@ SELECTIVE = pick_one_each([(op,) for op in EVERY if op.selective], lambda op: op
 
 
 def assert_refused(op, values, error, text, **keywords):
-    """Assert that a call raises an error whose message is the operator's name and `text`."""
+    """Assert that a call raises an error whose message is "<operator>: <text>"."""
     assert_raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
 
 

@@ -1,6 +1,6 @@
-"""A stand-in for torch on a CUDA device: CPU tensors that report a CUDA device.
+"""A stand-in for torch with CUDA: CPU tensors that claim to be on a CUDA device.
 
-The stand-in records the streams passed to record_stream and the sizes of allocations.
+It records the streams passed to record_stream, and the sizes of allocations.
 """
 
 import sys
@@ -18,13 +18,13 @@ DEVICE = torch.device("cuda", 0)
 
 
 class Stream(NamedTuple):
-    """A CUDA stream of torch, identified by its handle."""
+    """A stand-in for torch.cuda.Stream, identified by its handle."""
 
     cuda_stream: int = 0
 
 
 def _replace_device_by_cpu(function):
-    """Wrap a function of torch so that it uses the CPU in place of the device."""
+    """Wrap a torch function so that it uses the CPU instead of the device."""
 
     def call_on_cpu(*args, **kwargs):
         args = ["cpu" if isinstance(a, (torch.device, str)) else a for a in args]
@@ -35,11 +35,11 @@ def _replace_device_by_cpu(function):
 
 
 def install_torch_and_cupy(monkeypatch, cache):
-    """Install both stand-ins; return the module cupy, and the state with torch's current stream and the records.
+    """Install the stand-ins for CuPy and torch; return the module cupy, and torch's current stream and records.
 
-    `recorded` lists an address and a stream for each call of record_stream, `allocated` the size of each allocation.
+    `recorded` lists the address and stream of each record_stream call, and `allocated` the size of each allocation.
     """
-    torch.compiler.reset()  # loads torch's compiler, which lists functions of torch, before they are replaced
+    torch.compiler.reset()  # import torch's compiler, which lists torch functions, before they are replaced
     cupy, state = (
         cupy_stand_in.install_cupy(monkeypatch, cache),
         SimpleNamespace(stream=Stream(), recorded=[], allocated=[]),
@@ -75,7 +75,7 @@ def install_torch_and_cupy(monkeypatch, cache):
 
 
 def convert_to_tensors(value):
-    """Convert NumPy arrays to tensors; graphs are rebuilt from tensors."""
+    """Convert NumPy arrays to tensors, and graphs to graphs of tensors."""
     if isinstance(value, dict):
         return {name: convert_to_tensors(v) for name, v in value.items()}
     if isinstance(value, np.ndarray):

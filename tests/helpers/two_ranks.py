@@ -1,4 +1,4 @@
-"""Training steps of two ranks that share a batch, in a module that new processes import quickly."""
+"""Training steps of two ranks that share a batch; a small module, so that new processes import it quickly."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ def compute_gradients(field, structures):
 
 
 def save_gradients(_, rank, folder, field, structures):
-    """Save the gradients of a rank; the first argument is the process number that torch passes."""
+    """Save a rank's gradients; the first argument is the process index, which torch passes."""
     store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
     gradients = compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
@@ -28,13 +28,13 @@ def save_gradients(_, rank, folder, field, structures):
 
 
 def loss_of(structures, labels):
-    """Return the loss of `compute_loss` for padded structures."""
+    """Return the same loss as `compute_loss`, for padded structures."""
     found, real = structures.energy_forces_stress(), structures.real_structures
     return (found.energy.square() * real).sum() / real.sum() + found.forces.square().sum() / real.sum()
 
 
 def take_steps(model, batches, average):
-    """Take a step of SGD for each batch, with gradients averaged by `average`; return the weights."""
+    """Take one SGD step per batch, after `average` has averaged the gradients; return the weights."""
     from trigraph.torch import compile_potential
 
     step = compile_potential(model, capture=True).training_step(loss_of)
@@ -48,7 +48,7 @@ def take_steps(model, batches, average):
 
 
 def save_steps(_, rank, folder, model, batches):
-    """Save the weights of a rank after steps with averaged gradients."""
+    """Save a rank's weights after steps with gradients averaged over the ranks."""
     store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
 

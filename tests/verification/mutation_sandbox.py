@@ -1,6 +1,6 @@
-"""A copy of the checkout where sources are changed, built and verified; only affected parts are built.
+"""A copy of the checkout in which mutated sources are built and verified; only affected files are rebuilt.
 
-`test_mutations.py` has a list of changes.
+`mutations.py` lists the mutations.
 """
 
 import os
@@ -19,8 +19,8 @@ from trigraph.table import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FRAMEWORK = "torch"  # plain forms in torch, which all families share and which are verified like a backend
-# The first files of a family by backend, if they exist; files that they include, import or use belong to it as well.
+FRAMEWORK = "torch"  # torch implementations shared by all families, verified like a backend
+# Backend -> a family's main files, some of which may not exist. Files they include, import or use also belong to it.
 BACKENDS = {
     "fortran": ("fortran/fast/{}.fypp", "src/trigraph/backends/third.py", "src/trigraph/backends/third_{}.py"),
     "fortran-reference": ("fortran/reference/{}.fypp",),
@@ -33,16 +33,16 @@ USED = re.compile(
     r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
     re.MULTILINE,
 )
-# Templates that declare procedures for Fortran, and the C templates that define them.
+# Fortran template that declares procedures -> C template that defines them.
 DECLARED = {
     "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
     "fortran/fast/dimenet.fypp": "fortran/fast/dimenet_features.c.fypp",
 }
-# Files that all families share, and that belong to none of them.
+# Files shared by all families, which are not mutated.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 
-# Run `trigraph verify --operator FAMILY --backend BACKEND ...` with cheap units first, and stop at the first check that
-# fails or unit that hangs. Print each unit, and the failure. A label selects a single unit.
+# Run `trigraph verify --operator FAMILY --backend BACKEND ...`, fast units first, and stop at the first failed check or
+# hanging unit. Print each unit before it starts, and the failure. A label selects a single unit.
 VERIFY = """
 import faulthandler, resource, sys
 from trigraph.verification.run import plan_run
@@ -66,7 +66,7 @@ for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight)
             sys.exit(f"{unit.label}: {count_checks(found)} checks were made; {unit.planned()} were planned")
 """
 
-# Replace the output of fypp only if it changed, so that f2py and gfortran do not run again without need.
+# Replace the output of fypp only if it changed, so that f2py and gfortran are not rerun unnecessarily.
 FYPP = """#!{python}
 import pathlib, subprocess, sys
 *arguments, out = sys.argv[1:]
@@ -80,7 +80,7 @@ sys.exit(status)
 
 @cache
 def _used_by(file: str) -> tuple[str, ...]:
-    """Return the files of its own folder that a file includes, imports or uses."""
+    """Return the files that a file includes, imports or uses from its own folder."""
     files = [DECLARED[file]] if file in DECLARED else []
     for match in USED.finditer((ROOT / file).read_text()):
         include, module, source, imported = match.groups()
@@ -95,7 +95,7 @@ def _used_by(file: str) -> tuple[str, ...]:
 
 @cache
 def family_files(backend: str, family: str) -> tuple[str, ...]:
-    """Return the sources of a family in a backend, including shared sources."""
+    """Return a family's sources in a backend, including those that families share."""
     files = [file for name in BACKENDS[backend] if (ROOT / (file := name.format(family))).is_file()]
     for file in files:
         files += [name for name in _used_by(file) if name not in files]
@@ -103,12 +103,12 @@ def family_files(backend: str, family: str) -> tuple[str, ...]:
 
 
 def users(backend: str, file: str) -> tuple[str, ...]:
-    """Return the families whose sources in a backend include a file."""
+    """Return the families that use a source file in a backend."""
     return tuple(family for family in FAMILIES if file in family_files(backend, family))
 
 
 def find_backend(file: str) -> str:
-    """Return the backend to which a source belongs."""
+    """Return the backend that uses a source file."""
     return next(backend for backend in BACKENDS if users(backend, file))
 
 
@@ -131,7 +131,7 @@ def _sources() -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a change: ``"passed"``, ``"failed"`` or ``"not built"``, the reason, and the seconds it took."""
+    """The outcome of a mutation: its status (``"passed"``, ``"failed"`` or ``"not built"``), reason and seconds."""
 
     status: str
     why: str
@@ -139,9 +139,9 @@ class Outcome:
 
 
 class Sandbox:
-    """A copy of the checkout in a folder, with its own build and installed package.
+    """A copy of the checkout with its own build folder and installed package.
 
-    A folder from an earlier run is brought up to date.
+    A sandbox left by an earlier run is brought up to date.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -164,18 +164,18 @@ class Sandbox:
                 shutil.copy(ROOT / name, to)
 
     def _install(self) -> None:
-        """Copy the installed package, with only the build of the fast path that is used here."""
+        """Copy the installed package, with the fast-path library for this CPU only."""
         import trigraph
         from trigraph.fortran.levels import get_cpu_level, list_runnable_levels
 
         shutil.rmtree(self._site, ignore_errors=True)
         self._installed = Path(trigraph.__file__).parent
-        # Python takes a .pyc file for current if its source has the same size and second, which a mutation may have.
+        # Python uses a stale .pyc file if the source's size and modification time in seconds are unchanged.
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(self._installed, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()
         for level in list_runnable_levels():
-            if level != self._level:  # another level would not show changes of the library
+            if level != self._level:  # the libraries of other levels are not rebuilt
                 (self._site / "trigraph" / self._fast(level)).unlink()
         for name in _sources():
             installed = self._site / "trigraph" / name.removeprefix("src/trigraph/")
@@ -183,7 +183,7 @@ class Sandbox:
                 raise RuntimeError(f"{name} differs from what is installed; `make .venv/installed` installs it")
 
     def _configure(self) -> None:
-        """Set up meson, with a fypp that does not rewrite unchanged output."""
+        """Configure meson with a wrapper of fypp that does not rewrite unchanged output."""
         self._bin.mkdir(exist_ok=True)
         search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         fypp = shutil.which("fypp", path=search)
@@ -224,7 +224,7 @@ class Sandbox:
         return f"fortran/libtrigraph_{level}.so"
 
     def _libraries(self, backend: str, family: str) -> list[str]:
-        """Return the built files on which a backend's results depend."""
+        """Return the libraries that determine the results of a family in a backend."""
         if backend == "fortran":
             return [self._fast(self._level)]
         if backend == "fortran-reference":
@@ -232,7 +232,7 @@ class Sandbox:
         return [self._library("gpu", f"_host_{family}")] if backend == "gpu-host" else []
 
     def build(self, backend: str, family: str) -> str:
-        """Build and install the files that a backend needs for a family; return compiler output, "" for success."""
+        """Build and install the libraries of a family in a backend; return the output of a failed build, or ""."""
         libraries = self._libraries(backend, family)
         if libraries:
             done = self._call(["ninja", "-C", str(self._build), *libraries])
@@ -243,9 +243,9 @@ class Sandbox:
         return ""
 
     def verify(self, backend: str, family: str) -> Outcome:
-        """Build and verify a family in a backend, or in all backends for the reference, from which the judge is built.
+        """Build and verify a family in a backend; for the reference, in all backends, since the judge is built from it.
 
-        Raises RuntimeError if the failing unit also fails with the unchanged sources.
+        Raises RuntimeError if the failing unit also fails with the original sources.
         """
         start = time.monotonic()
         said = self.build(backend, family)
@@ -259,22 +259,22 @@ class Sandbox:
             (*_, why) = [f"status {done.returncode}", *done.stderr.splitlines()]
             hangs = "hangs" if done.stderr.startswith("Timeout") else ""
             outcome = Outcome("failed", hangs or why, outcome.seconds)
-            # If no unit was printed, an import failed; the label "none" selects no unit.
+            # If no unit was printed, an import failed; "none" matches no unit, so that only the imports are tested.
             right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
             if right.returncode:
                 raise RuntimeError(f"{unit} also fails with the unchanged sources: {right.stderr}")
         return outcome
 
     def write(self, file: str, text: str) -> None:
-        """Write a source, in the checkout and in the installed package."""
+        """Write a source file to the checkout and to the installed package."""
         (self.checkout / file).write_text(text)
         installed = self._site / "trigraph" / file.removeprefix("src/trigraph/")
         installed.write_text(text)
 
     def outcome(self, backend: str, file: str, text: str, families: Sequence[str]) -> Outcome:
-        """Verify families in order with another text of one source, until one fails.
+        """Replace the text of one source, verify the families in order until one fails, and restore the source.
 
-        Afterwards the source, and the libraries built from it, are restored.
+        The libraries built from the source are restored, too.
         """
         right = (ROOT / file).read_text()
         self.write(file, text)

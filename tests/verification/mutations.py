@@ -1,8 +1,8 @@
-"""Wrong lines that `trigraph verify` must find (see test_mutations.py)."""
+"""Mutations that `trigraph verify` must detect (see test_mutations.py)."""
 
 from trigraph import table
 
-# Family -> file -> description -> text that occurs once, with the original and the wrong part.
+# Family -> file -> description -> text that occurs once in the file, with the original and the mutated part.
 GNO = {
     "fortran/reference/gno.fypp": {
         "bias left out": "    kernel(i, e) = ⟦b_v(i) → 0⟧",

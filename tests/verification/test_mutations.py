@@ -1,4 +1,4 @@
-"""A wrong line in any backend makes `trigraph verify` fail (slow: each change is built and verified)."""
+"""Test that each mutation makes `trigraph verify` fail (slow: each one is built and verified)."""
 
 import re
 
@@ -29,7 +29,7 @@ def sandbox(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_right_lines_pass(sandbox, backend):
-    """The unchanged sources pass; torch is tested with a family whose third derivatives need plain forms."""
+    """The original sources pass; torch is tested with a family whose third derivatives use torch's implementation."""
     outcome = sandbox.verify(backend, "gat" if backend == FRAMEWORK else "weighted")
     assert outcome.status == "passed", outcome.why
 

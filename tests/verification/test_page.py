@@ -1,4 +1,4 @@
-"""The page and pictures of a report are self-contained, and replace files of an earlier run."""
+"""Tests of the report page and pictures: they are self-contained and replace the files of an earlier run."""
 
 import errno
 import math
@@ -18,7 +18,7 @@ from trigraph.verification.terms import TERMS
 
 
 def invent_checks():
-    """Return the checks of a small run in which everything passes."""
+    """Return the checks of a small run that passes."""
     accuracy = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 2.0, 8.0)
     curve = tuple((2.0**-k, 2e-16 * 2.0**k) for k in range(6, 37, 3))
     differences = replace(accuracy, kind="differences", error=1e-14, tolerance=1e-7, curve=curve)
@@ -39,7 +39,7 @@ def test_pictures_without_data_are_removed(tmp_path, environment):
     write_report(tmp_path, assemble_report(checks, environment), checks)
     files = {"report.json", "report.html", "agreement.png"}
     assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
-    fewer = checks[:2]  # pictures of the earlier run's other checks are removed
+    fewer = checks[:2]  # without differences, so that this picture is removed
     write_report(tmp_path, assemble_report(fewer, environment), fewer)
     assert {p.name for p in tmp_path.iterdir()} == files
 
@@ -59,14 +59,14 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
               "Changes since", "<details", "Every operator,", "report.json")  # fmt: skip
     positions = [text.index(place) for place in places]
     assert positions == sorted(positions)
-    assert text.count("KeyError") == 2  # in the note and in its traceback
+    assert text.count("KeyError") == 2  # once in the note and once in the traceback
     assert text.count("<svg") == 2
     assert not re.search(r"\b(?:src|srcset)=|href=\"[^#]", text)
     assert not re.search(r"@import|url\((?!#)", text)
 
 
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
-    checks = invent_checks()[:2]  # these checks make one picture
+    checks = invent_checks()[:2]  # one picture
     write_report(tmp_path, assemble_report(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]

@@ -1,4 +1,4 @@
-"""Checks of forces, force training, invariance and radial functions find wrong backends."""
+"""Tests that the checks of forces, force training, invariance and radial functions detect incorrect backends."""
 
 import sys
 
@@ -14,7 +14,7 @@ SHIPPED = {s.name: s for s in structures.list_default_structures()}
 
 
 def spoilt(operator, change):
-    """Return pyref, with the fields of one operator changed by `change`."""
+    """Return pyref with the result of one operator modified by `change`."""
     right = make_backend_subject("pyref")
 
     def call(op, values, wrt):
@@ -40,7 +40,7 @@ WRONG_FORCES = {
 }
 WRONG_TRAINING = {
     "first order only": ("agg_edge_to_edge_bwd2", lambda f, v: {"weights": np.zeros_like(f["weights"])}),
-    # As in the original code, vectors count as constants: the angular part of the forces is not trained.
+    # As in the original DimeNet code, the vectors are treated as constants, so angular forces are not trained.
     "no gg_vec": (
         "agg_edge_to_edge_bwd2",
         lambda f, v: dict(
@@ -53,12 +53,12 @@ WRONG_TRAINING = {
 }
 
 
-# Results that depend on the axes, or on the numbering of atoms.
+# Results that depend on the coordinate axes, and results that depend on the numbering of the atoms.
 AXES, NUMBERS = (
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}),
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}),
 )
-# Kind of check, mistake, and texts in the names of the checks that must fail.
+# Kind of check, mistake, and the fields or transformations whose checks must fail.
 MISTAKES = [("forces", wrong, {"positions"}) for wrong in WRONG_FORCES.values()]
 MISTAKES += [("force training", wrong, {"weights"}) for wrong in WRONG_TRAINING.values()]
 MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERS, {"renumbered"})]
@@ -84,7 +84,7 @@ def test_an_exception_is_a_finding(kind, ethanol):
 
 
 def test_closed_forms_are_found():
-    """The check of radial functions finds a closed form of j_2 that has no correct digit in float32 at x = 0.001."""
+    """The check of radial functions detects a closed form of j_2 without any correct digit in float32 at x = 0.001."""
 
     def closed(fields, values):
         x = values["dist"].astype(np.float32)[:, None] * np.float32(bessel.bessel_zeros(8, 6)[2])

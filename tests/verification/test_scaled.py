@@ -1,4 +1,4 @@
-"""The arithmetic of the judge's types, tested alone: `trigraph verify` would not notice a scale that is too large."""
+"""Tests of the arithmetic of the judge's types: `trigraph verify` would not notice a scale that is too large."""
 
 import math
 import os
@@ -12,16 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in os.environ, reason="needs gfortran")
 
-# Pairs of numbers and their scales, which are at least their absolute values.
+# Number x, scale of x, number y, scale of y; each scale is at least the absolute value of its number.
 NUMBERS = [(0.7, 0.9, -1.3, 1.4), (-2.5, 3.0, 0.4, 0.4), (1.0, 1.0, 1.0, 2.5), (0.3, 8.0, 5.0, 7.0)]
 EIGHT_EPS = 8 * 2.0**-23
-# Functions of one number, whose expected scale uses a difference quotient instead of the derivative's formula.
+# Functions of one number; their expected scales use difference quotients instead of analytic derivatives.
 FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tanh}
 
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory):
-    """Return value and scale of every operation, for each entry of NUMBERS."""
+    """Return the value and scale of every operation for each entry of NUMBERS."""
     folder = tmp_path_factory.mktemp("scaled")
     sources = [
         ROOT / n
@@ -48,7 +48,7 @@ def derivative(function, x, step=1e-5):
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_scales(rules, number):
-    """Scales add in sums, follow the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
+    """Scales add in sums, obey the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
     results, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
     expected = {
         "input": (x, abs(x)),
@@ -60,8 +60,8 @@ def test_scales(rules, number):
         "negate": (-x, of_x),
         "multiply": (x * y, of_x * of_y),
         "multiply_integer": (-3 * x, 3 * of_x),
-        # |x y|, plus for each factor the excess of its scale over its absolute value times the other factor, plus a
-        # term for errors of 8 eps of the scale in both factors.
+        # |x y|, plus the excess of each factor's scale over its absolute value times the other factor, plus a term
+        # for errors of 8 eps of the scale in both factors.
         "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y) + EIGHT_EPS * of_x * of_y),
         "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
         "divide_integer": (x / -3, of_x / 3),
@@ -81,7 +81,7 @@ def test_scales(rules, number):
 
 
 def times(a, b):
-    """Return the product of two results, as `test_scales` expects it."""
+    """Return the value and scale of a product, computed as in `test_scales`."""
     rest = abs(a[0]) * b[1] + a[1] * abs(b[0]) - abs(a[0] * b[0])
     return a[0] * b[0], rest + EIGHT_EPS * a[1] * b[1]
 
@@ -96,7 +96,7 @@ def add(a, b, sign=1):
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
 def test_derivatives(rules, number):
-    """Values are as without derivatives; derivatives of p = (x, y) and q = (y, x) follow the rules."""
+    """The dual numbers (x, y) and (y, x) keep the values of x and y; their derivatives obey the rules of calculus."""
     results, (value_x, of_x, value_y, of_y) = rules[number], NUMBERS[number]
     x, y = (value_x, of_x), (value_y, of_y)
     minus_y, zero = (-value_y, of_y), (0, 0)

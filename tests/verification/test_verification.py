@@ -1,4 +1,4 @@
-"""A small run makes all planned checks, and the plan of `make verify` has every check of every operator."""
+"""Tests of `trigraph verify`: a small run makes all planned checks, and the full plan covers every operator."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ from trigraph.verification.properties import list_other_levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # variants without a graph for which calls are varied
+VARIANTS = ("regular", "second sizes", "one channel")  # graphless variants whose calls are varied
 WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
@@ -33,7 +33,7 @@ def execute_units(units):
 
 
 def test_a_small_run_by_two_processes(tmp_path):
-    """A small run in two processes makes all planned checks, of every kind."""
+    """A small run in two processes makes all planned checks, including every kind of check."""
     options = ["--operator", "basis_embedding_radial", "--backend", "fortran", "--backend", "judge", "--jobs", "2"]
     result = CliRunner().invoke(main, ["verify", *options, "--report", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -44,7 +44,7 @@ def test_a_small_run_by_two_processes(tmp_path):
 
 
 def test_the_plan_leaves_nothing_out():
-    """The plan has every check; a run that does not make all of them fails (test_verification_complete.py)."""
+    """The plan contains every check; a run that omits a planned check fails (test_verification_complete.py)."""
     labels = {u.label for u in plan_run()}
     assert {*HOST, "gpu"} == {*BACKENDS}
     assert {f"golden dimenet_H2O: {backend} {dtype}" for backend in HOST for dtype in DTYPES} <= labels
@@ -55,7 +55,7 @@ def test_the_plan_leaves_nothing_out():
         for variant in list_variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
             made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in WAYS}
-            # Large cases of gpu-host, NaN, and varied calls use the dtypes alternately.
+            # Large gpu-host cases, NaN checks and varied calls alternate dtypes, so some have only one.
             assert made["accuracy"] >= (1 if backend in EMULATED and variant.kind.large else 2)
             if variant.kind.differenced:
                 assert made["nan"] >= 1
@@ -105,7 +105,7 @@ def test_a_backend_that_cannot_run_says_why(monkeypatch):
 
 
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
-    """Arguments are moved to the device, and results to the host (stand-in for CuPy with gpu-host's kernels)."""
+    """Arguments are copied to the device and results to the host (CuPy's stand-in, with gpu-host's kernels)."""
     cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
@@ -144,7 +144,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
     }
 
 
-# Golden vectors: finding them, missing ones, and noticing differences.
+# Golden vectors: search, missing files, and detection of changed values.
 
 HERE = tuple(sorted(path.stem for path in golden.PACKAGED.glob("*.npz")))
 ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if name not in HERE)
@@ -152,7 +152,7 @@ ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if n
 
 @pytest.fixture
 def elsewhere(monkeypatch, tmp_path):
-    """Use an empty directory of golden vectors."""
+    """Use an empty directory for additional golden vectors."""
     monkeypatch.setenv("TRIGRAPH_GOLDEN", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     return tmp_path
@@ -164,7 +164,7 @@ def test_every_definition_has_packaged_vectors():
         vectors = list(golden.read_vectors(name, golden.PACKAGED / f"{name}.npz"))
         assert all(v.expected for v in vectors)
         operators |= {v.operator for v in vectors}
-    # No golden vectors have derivatives of these operators.
+    # No golden vectors contain derivatives of these operators.
     alone = {f"basis_embedding_{form}_{order}" for form in ("radial", "triplets") for order in ("bwd", "bwd2")}
     alone |= {"gno_kernel_bwd2", "gno_aggregate_bwd2"}
     assert set(OPERATORS) - alone <= operators
@@ -211,7 +211,7 @@ def vector(name, operator):
     ],
 )
 def test_a_changed_value_is_noticed(name, operator, change, single):
-    """A change of the largest value is noticed, also in vectors that were computed in float32."""
+    """A change of the largest value is detected, also in golden vectors that were computed in float32."""
     right = replace(vector(name, operator), single=single)
     ways = [*((subjects.make_backend_subject("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
     assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, right, dtype))

@@ -1,4 +1,4 @@
-"""The case generator: contents of cases, margins from kinks, hubs; and the accuracy rule."""
+"""Tests of the case generator (case contents, distance from kinks, hub nodes) and of the accuracy rule."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ BY_NAME = {d.name: d for d in DEFINITIONS}
 
 
 def find_case(name, variant_name, dtype="float64", **setting):
-    """Return the first case of a definition's variant that has this setting."""
+    """Return the case of the first variant with this name and setting."""
     matching = [
         v for v in cases.list_variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
     ]
@@ -32,13 +32,13 @@ def find_case(name, variant_name, dtype="float64", **setting):
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
-    """A restriction to one case's settings keeps that case, with its numbers, and few others."""
+    """A restriction to one case's settings keeps that case, with all its attributes, and hardly any others."""
     op = list_main_operators(definition)[0].name
     for variant in cases.list_variants(definition):
         words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
         kept = [v for v in cases.list_variants(definition, parse_restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
-        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # some of its settings differ only in a number
+        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # GAT cases may differ only in a numeric attribute
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -88,7 +88,7 @@ def test_a_graph_has_everything_that_is_awkward():
     pairs = np.stack([graph.indices, destinations])
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
-    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are unordered
+    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # unsorted sources within a row
     assert find_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
     assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
 
@@ -117,7 +117,7 @@ def lengths(index, count):
 
 
 def with_ends(counts):
-    """Return whether rows of every critical length exist, with a long row first or last."""
+    """Return whether every critical row length occurs, and the first or last row is long."""
     return set(counts) >= LENGTHS and max(counts[0], counts[-1]) > 256
 
 
@@ -145,7 +145,7 @@ def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
 
 @pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
 def test_small_blocks_are_several(name):
-    """With small blocks, sums have several blocks, which changes their last bits."""
+    """With `small_blocks`, sums are split into several blocks, which changes their last bits."""
     (*_, variant) = cases.list_hub_variants(BY_NAME[name], 20_000, "positive")
     case, op, fast = (
         cases.build_case(BY_NAME[name], variant, "float32", 0),
@@ -207,7 +207,7 @@ def test_the_rule_counts_epsilons_of_the_scale():
         got = np.array([1, 1 + 3 * eps], dtype)
         assert compute_scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
         assert compute_scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
-    lo = np.array([[1.0], [1e-17], [1.0]])  # the low part of the judge's value counts
+    lo = np.array([[1.0], [1e-17], [1.0]])  # the low part of the judge's value is included
     assert compute_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
@@ -237,14 +237,14 @@ def test_form_is_exact():
 
 
 def test_saturated_attention_is_saturated():
-    """In the saturated case most attention weights, but not all, are below 1e-6."""
+    """In the saturated case, most but not all attention weights are below 1e-6."""
     definition = BY_NAME["mha_gat_n2n"]
     case = find_case("mha_gat_n2n", "saturated", "float32")
     alpha = pyref.mha_gat_n2n_fwd(**case.arguments(list_main_operators(definition)[0])).softmax_scores[1]
     assert (alpha < 1e-6).sum() > (alpha > 1e-6).sum() > 2 * case.sizes["num_heads"]
 
 
-# Hubs: every sum has the stated number of terms, and partial sums added one by one are found.
+# Hubs: every sum has the requested number of terms, and naive summation of partial sums is detected.
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -274,7 +274,7 @@ def test_every_sum_has_as_many_terms(definition):
 
 
 def naive(features, kernel, graph, f_in, f_out):
-    """Add partial sums of 32 edges one by one, with an error within 8 eps only for at most a thousand edges."""
+    """Add partial sums of 32 edges one by one, which exceeds an error of 8 eps for more than a thousand edges."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
     for i in range(2):  # the hub and another node
@@ -304,7 +304,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
     assert tolerances.accuracy_tolerance(True, 10**6, True) == tolerances.accuracy_tolerance(True, 10**6) == 8
     assert tolerances.accuracy_tolerance(False, 10**6) == 8 + 1000
     assert tolerances.accuracy_tolerance(False, 10**6, True) == 8 + 500_000
-    # 100,000 terms of one and a third in float32, whose additions all round in the same direction.
+    # A float32 sum of 100,000 terms 1 + 1/3, in which long runs of additions round in the same direction.
     third = np.full(100_000, 1 + 1 / 3, np.float32)
     error = abs(float(np.add.accumulate(third)[-1]) / (float(third[0]) * 100_000) - 1) / tolerances.eps("float32")
     assert tolerances.accuracy_tolerance(False, 100_000) < error < tolerances.accuracy_tolerance(False, 100_000, True)
@@ -313,7 +313,7 @@ def test_the_bound_of_equal_terms_is_half_their_number():
 @pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])
 @pytest.mark.parametrize("chunk", [128, 256])
 def test_partial_sums_wait_at_every_level(degree, chunk):
-    """Hubs have 2^k - 1 whole chunks and a rest, so that pairwise summation has a pending sum at every level."""
+    """Hubs have 2^k - 1 full chunks and a remainder, so that pairwise summation has a pending sum at every level."""
     whole = (degree - 1) // chunk
     assert whole > 1
     assert whole & (whole + 1) == 0

@@ -1,4 +1,4 @@
-"""A run with fewer checks than planned fails, whatever the function under test does."""
+"""Tests that a run with fewer checks than planned fails, whatever the function under test does."""
 
 import os
 import signal
@@ -102,20 +102,20 @@ def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
 )
 def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
-    """A signal to the main process ends workers and their children, even if the function never returns."""
+    """A signal to the main process ends its workers and their children, even if the tested function never returns."""
     command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], folder / "pids", []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_until(lambda: file.is_file() and file.read_text().endswith("\n"))
         pids = file.read_text().split()
         assert all(map(is_running, pids))
-        os.killpg(process.pid, number)  # to the group, as a terminal does
+        os.killpg(process.pid, number)  # to the whole process group, as a terminal does
         _, errors = process.communicate(timeout=30)
         killed = number == signal.SIGKILL
         assert process.returncode == (-number if killed else 128 + number)
         assert errors.split("\n") == ([""] if killed else ["", f"Ended by {number.name}", ""])
         wait_until(lambda: not any(map(is_running, pids)))
-    finally:  # children hold the other end of the pipe
+    finally:  # surviving children would keep the pipe open
         for pid in filter(is_running, pids):
             os.kill(int(pid), signal.SIGKILL)
         process.kill()

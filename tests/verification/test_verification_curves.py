@@ -1,4 +1,4 @@
-"""The rule for finite-difference curves accepts correct derivatives of known functions and rejects wrong ones."""
+"""Tests of the rule for finite-difference curves: it accepts correct derivatives and rejects incorrect ones."""
 
 import math
 from itertools import pairwise
@@ -15,7 +15,7 @@ X = 0.7
 
 
 def curve(function, derivative, steps=STEPS):
-    """Return errors and rounding floors of central differences at X; `derivative` may depend on the step."""
+    """Return the errors and rounding floors of central differences at X; `derivative` may be a function of the step."""
     errors, floors = [], []
     for h in steps:
         d = derivative(h) if callable(derivative) else derivative
@@ -50,7 +50,7 @@ def test_smooth_functions_have_slope_two():
 
 
 def test_quadratics_sit_at_the_floor():
-    for degree in (1, 2, None):  # with and without a declared degree
+    for degree in (1, 2, None):  # None: no declared degree
         result = verdict(quadratic, SLOPE, degree)
         assert (result.problem, result.order) == ("", None)
         assert result.best < 1e-13
@@ -58,7 +58,7 @@ def test_quadratics_sit_at_the_floor():
 
 @pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9, 1e-11])
 def test_a_wrong_derivative_is_rejected(relative):
-    """Wrong derivatives are rejected, also with the few steps that are used for polynomials."""
+    """Incorrect derivatives are rejected, even with the few steps that are used for polynomials."""
     few = _select_steps(STEPS, 2.0**-6, 2)
     assert not verdict(quadratic, SLOPE, 2, few).problem
     for degree, steps in ((2, STEPS), (None, STEPS), (2, few)):
@@ -72,11 +72,11 @@ def kinked(x):
     return max(x - X - 1e-3, 0.0) + x
 
 
-# Function, wrong derivative, degree, steps, and the expected message.
+# Function, incorrect derivative, degree, steps, and expected message.
 REJECTED = [
     (lambda x: x**3, 3 * X**2, 2, STEPS, "degree 2"),
     (lambda x: x**3, 3 * X**2, 2, _select_steps(STEPS, 2.0**-6, 2), "degree 2"),
-    (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # error of first order in the step
+    (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # a first-order error in the step
     (quadratic, lambda h: 6 * (X + h) - 1, 2, STEPS, ""),
     (kinked, 1.0, 1, STEPS, ""),
     (kinked, 1.0, None, STEPS, ""),

@@ -1,4 +1,4 @@
-"""`trigraph verify` on functions of a user catches wrong functions and passes correct ones."""
+"""Tests of `trigraph verify` on user functions: incorrect ones fail and correct ones pass."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ from trigraph.verification.terms import TERMS
 
 
 def make_checks(function, operator, where=(), cases=("regular",), skip=()):
-    """Return checks of a function on some cases (None: all, and golden vectors), and the number of planned checks."""
+    """Check a function on some cases, or on all and golden vectors (None); return checks and their planned number."""
     units = plan_run(implementation=make_user_subject("user:function", operator, function), where=where, skip=skip)
     units = [u for u in units if cases is None or any(name in u.label for name in cases)]
     assert units
@@ -25,7 +25,7 @@ def make_checks(function, operator, where=(), cases=("regular",), skip=()):
 
 
 def failures(function, operator, cases=("regular",)):
-    """Return the failed checks of a function, and assert that all are of its operator."""
+    """Return the failed checks of a function, and assert that all checks concern its operator."""
     checks, _ = make_checks(function, operator, cases=cases)
     assert {(c.operator, c.backend) for c in checks} == {(operator, "user:function")}
     return [c for c in checks if not c.passed]
@@ -37,7 +37,7 @@ def test_a_right_function_passes(name):
 
 
 def subtract_mean(**arguments):
-    """Subtract the mean over all nodes if their number occurs only in batches, so that only batches are wrong."""
+    """Subtract the mean over all nodes, but only for a number of nodes that occurs only in batched graphs."""
     message = pyref.gno_aggregate_fwd(**arguments)
     return message - message.mean(axis=0) if 392 < len(message) < 450 else message
 
@@ -58,7 +58,7 @@ def edge_ids_ignored(features, kernel, graph, f_in, f_out):
 
 
 def slightly_wrong(grad_kernel, coords, params, f_in, f_out):
-    """Change one element by a relative 1e-13."""
+    """Change the first row by a relative 1e-13 (1e-5 in float32)."""
     right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     right.coords[:1] *= 1 + (1e-13 if coords.dtype == np.float64 else 1e-5)
     return tuple(right)
@@ -73,7 +73,7 @@ def wrong_dtype(coords, params, f_in, f_out):
 
 
 def second_derivative_of_zero_gg(**arguments):
-    """Ignore gg_coords."""
+    """Compute the second derivatives as if gg_coords were None."""
     return tuple(pyref.gno_kernel_bwd2(**{**arguments, "gg_coords": None}))
 
 
@@ -88,7 +88,7 @@ def changes_its_input(grad_kernel, coords, params, f_in, f_out):
 
 
 class Memory:
-    """Functions that depend on earlier calls."""
+    """Functions whose results depend on earlier calls."""
 
     def __init__(self):
         self.buffer, self.calls = {}, 0
@@ -120,7 +120,7 @@ def nan_without_edges(features, kernel, graph, f_in, f_out):
     return message
 
 
-# Function, operator, and for each case the kinds of checks that must find the mistake, the most important first.
+# Function, operator, and case -> the kinds of checks that must detect the mistake.
 EVERY = ["accuracy", "differences", "repeat", "permutation"]
 WRONG = [
     (wrong_sign_of_one_field, "gno_message_bwd", {"regular": ["adjoint"]}),
@@ -162,7 +162,7 @@ def test_notes_say_what_is_wrong(function, operator, note):
 
 
 def sparse_sum(embedding, edge_weight, graph, op, mean_by):
-    """Aggregate by scipy's sparse product, which supports sums only."""
+    """Aggregate with SciPy's sparse matrix product, which supports only sums."""
     if op != "sum":
         raise NotImplementedError(f"no {op}")
     weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
@@ -183,7 +183,7 @@ def test_a_part_of_an_operator():
     checks, planned = make_checks(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum", "edge_weight=given"])
     assert planned > 0
     assert not any("edge_weight=None" in c.case for c in checks)
-    # A combination of settings beyond the table's is checked.
+    # Combinations of settings that the table does not list are checked, too.
     checks, planned = make_checks(pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"])
     assert count_checks(checks) == planned > 0
     assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
@@ -191,7 +191,7 @@ def test_a_part_of_an_operator():
 
 
 def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
-    """Sum with a dense matrix, in which 0 * NaN spreads."""
+    """Sum with a dense matrix product, which spreads NaN because 0 * NaN is NaN."""
     weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
     weight = weight if graph.edge_ids is None else weight[graph.edge_ids]
     matrix = np.zeros((graph.num_dst_nodes, graph.num_src_nodes), embedding.dtype)
@@ -240,7 +240,7 @@ def test_what_is_not_implemented_is_not_offered_and_counted():
     assert {c.note for c in absent} == {f"NotImplementedError: no {op}" for op in ("mean", "min", "max")}
     assert [c for c in checks if c.failed] == []
     assert any(c.passed for c in checks)
-    # Failures count although other operators are not offered.
+    # Failures are reported even if some operators are not implemented.
     wrong, _ = make_checks(lambda **a: sparse_sum(**a) * 1.01, "agg_weighted_n2n_fwd", cases=cases)
     assert {c.kind for c in wrong if c.failed} >= {"accuracy", "differences", "golden"}
 

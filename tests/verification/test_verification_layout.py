@@ -1,4 +1,4 @@
-"""Checks find errors of memory layout, threads, levels, batches, half precision, `out` and NaN."""
+"""Tests that the checks detect errors in memory layout, threads, CPU levels, batches, float16, `out` and NaN."""
 
 from functools import partial
 
@@ -95,7 +95,7 @@ def test_one_channel_has_an_axis_of_one_beside_others():
 
 
 def last_bit_off(monkeypatch, name, where):
-    """Change the last bit of a result's first number in the operator's backends if ``where(result)``."""
+    """Patch an operator to change the last bit of the first number of its result if ``where(result)``."""
     good = subjects.FUNCTIONS[name]
 
     def differs(**arguments):
@@ -183,7 +183,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
 
 def spoilt(subject, case, op, name):
-    """Return the non-finite values of an argument for which the check fails."""
+    """Return the non-finite values for which the check fails when they are put into an argument."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
     for spoiler in list_spoilers(argument):
