@@ -24,7 +24,7 @@ def yield_edge_lists():
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW), RNG.integers(60, size=FEW), 50, 70
     yield RNG.integers(9, size=MANY), np.sort(RNG.integers(9, size=MANY)), 9, 9
-    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # decreasing from one thread's range to the next
+    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # decreasing across threads
     yield np.zeros(MANY, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self loops

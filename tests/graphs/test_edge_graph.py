@@ -191,7 +191,7 @@ def test_the_unit_of_length_does_not_matter(scale):
 
 
 def test_equal_projections_are_told_apart():
-    """Reverse edges are found by projecting vectors; parallel edges with equal projections are told apart by vectors."""
+    """Reverse edges are found by projecting vectors; the vectors themselves distinguish equal projections."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
     forward = np.array([3 * direction + c * across for c in np.linspace(-1, 1, 9)])

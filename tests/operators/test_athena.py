@@ -1,4 +1,4 @@
-"""athena's graph neural operator: a Fortran program with athena's arguments, and athena's packed weights."""
+"""Tests of athena's graph neural operator: a Fortran program that uses athena's arguments and packed weights."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from trigraph.table import OPERATORS
 
 PROGRAM = Path(__file__).with_name("athena_program.f90")
 ARRAYS = ("adj_ia", "adj_ja", "coords", "params", "features", "up_kernel", "up_agg")
-# Operators whose results the program writes, in this order.
+# Operators whose results the program writes, in order.
 CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") for order in ("fwd", "bwd")]
 
 
@@ -32,7 +32,7 @@ def athena_program(tmp_path_factory):
 
 
 def run_athena_program(program, folder, case, status=0):
-    """Run the program on a case, whose arrays have Fortran's shapes; return the finished process."""
+    """Run the program on a case with arrays in Fortran's shapes; return the finished process."""
     with open(folder / "case", "wb") as file:
         file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
         for name in ARRAYS:
@@ -47,7 +47,7 @@ def rebuild_graph(case):
 
 
 def draw_case(d, hidden, f_in, f_out, degrees, num_e, edges):
-    """Draw a case whose hidden layer is exact in float32 (small fractions) and never at relu's kink (odd biases)."""
+    """Draw a case whose hidden layer is exact in float32 (small fractions) and avoids the kink of relu (odd biases)."""
     rng, f, num_v = np.random.default_rng(7), f_in * f_out, len(degrees)
     adj_ia = 1 + np.concatenate([[0], np.cumsum(degrees)])
     senders = rng.integers(1, num_v + 1, adj_ia[-1] - 1)
@@ -67,8 +67,8 @@ def shuffled_numbers(rng, n):
 
 
 CASES = {
-    # Some vertices have no in-edges (the first, the last and others); one has more in-edges than a partial sum has
-    # terms.
+    # Some vertices, including the first and the last, have no in-edges; one has more in-edges than the terms of a
+    # partial sum.
     "permuted edges": draw_case(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled_numbers),
     "shared and unused edges": draw_case(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
     "isolated vertices": draw_case(2, 4, 3, 2, [0] * 5, 3, shuffled_numbers),
@@ -92,7 +92,7 @@ def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
             shape = evaluate_shape(field, sizes)
             got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
         assert_accurate(op, arguments, got, chunked=True)
-        values.setdefault("kernel", got.get("kernel"))  # the kernel that the program computed is an input of its sums
+        values.setdefault("kernel", got.get("kernel"))  # the program's sums use its own kernel
     assert not len(numbers)
 
 

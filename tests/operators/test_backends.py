@@ -1,4 +1,4 @@
-"""All backends have the same table, names, signatures, calling conventions and types of results."""
+"""Tests that all backends have the same functions, signatures, calling conventions and result types."""
 
 import ast
 import graphlib
@@ -46,7 +46,7 @@ def test_signatures_of_the_backends(backend):
         expected = inspect.signature(front).parameters
         assert list(expected)[-2:] == ["out", "backend"]
         assert pickle.loads(pickle.dumps(front)) is front
-        writes_out = backend != "pyref"  # pyref's functions are formulas, which return new arrays
+        writes_out = backend != "pyref"  # pyref only evaluates formulas, which return new arrays
         names = [n for n in expected if n != "backend" and (writes_out or n != "out")]
         assert list(inspect.signature(function).parameters) == names
         for name in names:
@@ -72,7 +72,7 @@ def test_docstring_names_everything():
         assert raised == ["TypeError", "ValueError", "MemoryError", "ImportError"]
 
 
-# Calls and types of results (`trigraph verify` checks the numbers)
+# Calls and result types (`trigraph verify` checks the values)
 
 
 def test_positional_and_keyword_calls():
@@ -86,7 +86,7 @@ def test_positional_and_keyword_calls():
             assert_same_bits(map_fields(op, function(*positional, **keywords)), expected)
 
 
-# Operators that the fast path computes itself; other bwd3 functions call lower orders or pyref.
+# Operators implemented in the fast path; the other bwd3 functions call lower orders or pyref.
 IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
 
 
@@ -109,7 +109,7 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
 
 @pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op):
-    """`wrt` may be a list, tuple or other iterable of names (`trigraph verify` requests each field alone)."""
+    """`wrt` may be any iterable of names (`trigraph verify` requests each field separately)."""
     values = draw_operator_arguments(op)
     full = compute_fields(op, values)
     names = list(full)
@@ -144,14 +144,14 @@ def test_results():
         assert_same_bits(other._asdict(), result._asdict())
 
 
-# The table is consistent with itself and with the files of the backends.
+# The table is consistent with itself and with the backends' files.
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ROOT = Path(__file__).parents[2]
 
 
 def typical_symbol_values(definition, k=0):
-    """Return typical values of all symbols: sizes, 1 for has_<optional>, and the numbers of the default choices."""
+    """Return typical values of all symbols: sizes, 1 for has_<optional>, and the indices of the default choices."""
     sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
     sizes |= {f"has_{n}": 1 for n in definition.optional}
     return sizes | {a.name: choice_number(a.choices, a.default) for a in definition.attributes if a.choices}
@@ -193,7 +193,7 @@ def test_definition(definition):
 
 @pytest.mark.parametrize("definition", DEFS)
 def test_expressions(definition):
-    """Every shape and count of operations can be evaluated; counts grow with the order of the derivative."""
+    """All shapes and operation counts can be evaluated; the counts increase with the order of the derivative."""
     for k in range(3):
         sizes = typical_symbol_values(definition, k)
         for a in definition.inputs + definition.outputs:
@@ -227,7 +227,7 @@ ARROWS = {
 
 
 def list_imports(text):
-    """Return the parts of trigraph that a source file imports: the word after `trigraph.` in each module name."""
+    """Return the parts of trigraph that a source file imports, that is, the words after `trigraph.` in module names."""
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -249,7 +249,7 @@ def test_packages_import_what_is_below_them(package):
 
 
 def test_no_module_imports_itself_through_others():
-    """Imports form no cycle, even with imports within functions."""
+    """Imports do not form a cycle, even if imports within functions are included."""
     top = ROOT / "src" / "trigraph"
     files = [Path(folder, name) for folder, _, names in os.walk(top, followlinks=True) for name in names]
     names = {
@@ -266,7 +266,7 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():
-    """Files in reference/ and fast/ include and use only files and modules of their own folder and of common/."""
+    """Files in reference/ and fast/ include and use only files and modules from their own folder and from common/."""
     used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
     for room in ("common", "reference", "fast"):
         here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]

@@ -1,4 +1,4 @@
-"""Make each argument of each operator wrong in one way, and expect the exact error."""
+"""Tests of argument checks: each argument is made invalid in one way, and the exact error is expected."""
 
 import contextlib
 import dataclasses
@@ -50,13 +50,13 @@ from trigraph.table import SYMBOLS, names_in
 
 
 def test_kinds_tell_all_that_is_known_of_an_array():
-    """Every attribute of `Array` is in LOOKED_AT, which `describe_array_kind` compares, or in OVERLOOKED."""
+    """Every attribute of `Array` is either in LOOKED_AT, which `describe_array_kind` uses, or in OVERLOOKED."""
     attributes = {f.name for f in dataclasses.fields(OPS[0].arguments[0])} - {"shape"}
     assert attributes == {*LOOKED_AT, *OVERLOOKED}
 
 
 def find_blamed_array(op, array, symbol):
-    """Return the array that the error names when `array` redefines a symbol: the next array that uses the symbol."""
+    """Return the array that is named in the error if `array` changes a symbol: the next array that uses the symbol."""
     later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
     return next((a for a in later if any(symbol in names_in(d) for d in a.dims)), None)
 
@@ -84,7 +84,7 @@ def test_wrong_size_on_each_axis(op, array):
                     rf"{op.name}: {other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*"
                 )
             else:
-                compute_fields(op, values)  # no other array has this size, so any size is valid
+                compute_fields(op, values)  # no other array uses this size, so any size is valid
                 continue
             assert_raises(ValueError, text, FUNCTIONS[op.name], **values)
 
@@ -112,7 +112,7 @@ def test_wrong_rank(op, array):
     for bad in (value[None], *column, value[0], np.float64(1).reshape(())):
         start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
         end = f" of rank {len(array.dims)}"
-        if array.name in [a.name for a in op.definition.inputs]:  # the message omits sizes that this array defines
+        if array.name in [a.name for a in op.definition.inputs]:  # the message omits sizes defined by this array
             text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
             text = start + describe_shape(array, find_sizes(op, good)) + end
@@ -185,7 +185,7 @@ def test_no_array_at_all(op, array):
 
 
 class CudaArray:
-    """An array on a CUDA device, with the attributes that the checks read: shape, dtype, strides and device."""
+    """A fake array on a CUDA device, with only the attributes that the checks read."""
 
     def __init__(self, array, device=0):
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
@@ -208,7 +208,7 @@ def test_arrays_of_the_wrong_device(op, array):
     device = {name: CudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     text = f"{op.name}: {array.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     first, *later = op.binding_order
-    if len(op.arguments) > 1:  # one device array suffices to make gpu the default
+    if len(op.arguments) > 1:  # one device array makes gpu the default backend
         assert_raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
         name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
         text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
@@ -323,7 +323,7 @@ def test_choices(op, attribute):
     setting = next((s for s in op.definition.settings if name in s), {})
     results = set()
     for choice in attribute.choices:
-        # With 60 edges, each value of `exclude` leaves out different triplets.
+        # With 60 edges, each value of `exclude` excludes different triplets.
         good = draw_operator_arguments(op, setting={**setting, name: choice}, num_edges=60) | {name: choice}
         expected = compute_fields(op, good)
         results.add(str(expected))
@@ -347,7 +347,7 @@ COLUMNS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in EVERY for a i
 
 @pytest.mark.parametrize(("op", "array"), COLUMNS)
 def test_columns(op, array):
-    """An input of shape (n, 1) is accepted as (n,), and its derivative has shape (n, 1) again."""
+    """An input of shape (n, 1) is accepted in place of (n,), and its derivative has shape (n, 1), too."""
     good = draw_operator_arguments(op)
     flat = compute_fields(op, good)
     out = {name: np.empty((*value.shape, 1) if name == array.name else value.shape) for name, value in flat.items()}
@@ -400,7 +400,7 @@ def test_wrong_calls():
 
 
 def test_the_sum_over_triplets_takes_the_basis_by_its_name():
-    """With num_spherical = 1 both results of `radial_basis` have the required shape; the keyword selects `sbf_rad`."""
+    """If num_spherical is 1, both results of `radial_basis` have the required shape, but only sbf_rad is accepted."""
     basis = FUNCTIONS["radial_basis_fwd"](np.array([0.5, 0.25]), np.array([1.0, 2.0]), num_spherical=1)
     assert basis.rbf.shape == basis.sbf_rad.shape
     graph = EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
@@ -424,7 +424,7 @@ def test_what_may_be_none_may_be_left_out(op):
             expected = compute_fields(op, explicit)
             rest = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
             assert_same_bits(compute_fields(op, rest), expected)
-            first = min(op.parameters.index(a.name) for a in left_out)  # arguments before it are positional
+            first = min(op.parameters.index(a.name) for a in left_out)  # earlier arguments are passed by position
             head = [rest.pop(n) for n in op.parameters[:first]]
             assert_same_bits(map_fields(op, function(*head, **rest)), expected)
 
@@ -477,7 +477,7 @@ ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
 
 
 def list_wrong_values(name, value, op):
-    """Return wrong values made from a correct one: each differs in one property that a check reads."""
+    """Return invalid variants of a valid value; most differ from it in one property that is checked."""
     if isinstance(value, np.ndarray):
         variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
         variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
@@ -515,7 +515,7 @@ def test_results_do_not_have_the_dtype_object_of_an_argument():
     assert function(plain.astype(np.dtype("f8", metadata={"unit": "eV"})), plain).dtype.metadata is None
 
 
-# `out`: wrong arrays are refused; correct ones are written and returned.
+# `out`: invalid arrays are refused; valid ones are filled and returned.
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
@@ -526,7 +526,7 @@ def test_out_of_the_wrong_kind(op, field):
 
     def assert_out_refused(kind, text, out):
         assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
-        if op.selective or op.single:  # with one field, the array itself may be passed
+        if op.selective or op.single:  # if there is only one field, its array may be passed directly
             assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
@@ -607,7 +607,7 @@ def fill_with_garbage(value):
 
 
 def test_out_is_written_and_returned():
-    """Results are the arrays of `out` themselves (fast path; `trigraph verify` checks that each backend fills them)."""
+    """The results are the arrays passed as `out` (fast path; `trigraph verify` checks that each backend fills them)."""
     for (op,) in (each.values for each in EACH_OPERATOR):
         good = draw_operator_arguments(op)
         expected = compute_fields(op, good)
@@ -622,7 +622,7 @@ def test_out_is_written_and_returned():
                 got = FUNCTIONS[op.name](**good, **keywords, out=wrapped(array))
                 assert map_fields(op, got)[name] is array
                 assert array.tobytes() == value.tobytes()
-            if op.selective:  # duplicates in `wrt` count once; fields without an array in `out` are allocated
+            if op.selective:  # duplicates in `wrt` are ignored; fields missing from `out` are allocated
                 again = FUNCTIONS[op.name](**good, wrt=[name, name], out=array)
                 assert getattr(again, name) is array
                 array = fill_with_garbage(value)

@@ -1,7 +1,7 @@
-"""The C interface and its Fortran modules: programs without Python get results bitwise identical to the package's.
+"""Tests of the C interface and the Fortran modules: results are bitwise identical to the Python package's.
 
-This includes procedures with graphs and optional arguments. Wrong arguments give a status. Graphs can be built and
-checked. Sources that `trigraph fortran` writes build the same library.
+The tests cover Fortran procedures with graphs and optional arguments, statuses for invalid arguments, functions that
+build and check graphs, and the library built from sources that `trigraph fortran` writes.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def read_config(*names):
 
 
 def prepare_c_arguments(op, case, arguments, wrt=None):
-    """Return scalars, arrays and results of a call, by name in the order of the C header, and the computed fields."""
+    """Return the scalars, arrays and results of a call by name, in header order, and the fields to compute."""
     checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
@@ -80,20 +80,20 @@ def array_pointer(array):
 
 
 def c_function_name(op, case, arrays):
-    """Return the name of the C function for a case."""
+    """Return the name of the C function for a case's dtypes."""
     index = f"_{TYPES[str(next(iter(arrays.values())).dtype)]}" if op.graph else ""
     return f"trigraph_{op.name}_{TYPES[case.dtype]}{index}"
 
 
 def call_c_function(library, op, case, arguments, wrt=None):
-    """Call a C function, first with wrong scalars and indices, then correctly; return the results."""
+    """Call a C function, first with invalid scalars and indices, then correctly; return the results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     order = order_arguments(op, SHIM_SETS["fast"])
     passed = [ctypes.c_int(2), *scalars.values(), *map(array_pointer, arrays.values())]
     passed += [ctypes.c_int(n.removeprefix("want_") in fields) for n in order.wants]
     passed += map(array_pointer, results.values())
     function = getattr(library, c_function_name(op, case, arrays))
-    # Numbers that are out of range are refused before any array is read.
+    # Scalars that are out of range are refused before any array is read.
     choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
     for place, name in enumerate(("", *order.dims)):
         for wrong in (-1, choices.get(name, -1)):
@@ -123,7 +123,7 @@ def check_values(op, arguments):
 
 
 def yield_operators_with_arguments(definition, case):
-    """Yield each operator of a definition with arguments: as drawn, and with each result of fwd that it accepts."""
+    """Yield each operator of a definition with its arguments, without and with each result of fwd that it accepts."""
     for op in (o for o in calls.EXPORTED.values() if o.definition is definition):
         arguments = case.arguments(op)
         yield op, arguments
@@ -134,7 +134,7 @@ def yield_operators_with_arguments(definition, case):
 
 
 def yield_typed_cases(definition, seeds=1):
-    """Yield cases of a definition for all types of numbers and indices."""
+    """Yield cases of a definition for all dtypes of numbers and indices."""
     for variant in (
         v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")
     ):
@@ -158,7 +158,7 @@ def test_c_functions_give_the_packages_bits(fortran_library, definition):
 
 
 def write_c_branch(op, real, index):
-    """Return C code that reads arguments of one function, calls the function, and writes its status and results."""
+    """Return C code that reads the arguments of a function, calls it, and writes its status and results."""
     order = order_arguments(op, SHIM_SETS["fast"])
     kinds = [*order.graph, *order.inputs]
     lines = [f"int {n} = integer();" for n in (*order.threads, *order.dims)]
@@ -189,7 +189,7 @@ int main(void)
 
 @pytest.fixture(scope="module")
 def c_driver(tmp_path_factory):
-    """Build a C program that calls the functions of the header; return its path."""
+    """Build a C program that calls the functions declared in the header; return its path."""
     source = tmp_path_factory.mktemp("driver") / "driver.c"
     each = [write_c_branch(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
     source.write_text(
@@ -272,7 +272,7 @@ def test_threads_and_levels(fortran_library, tmp_path):
 
 
 def test_memory_that_the_system_refuses_has_a_status(fortran_library):
-    """If the system refuses 32 million bytes of workspace, a call returns a status and writes nothing."""
+    """If the system refuses 32 MB of workspace, a call returns a status and leaves the results unchanged."""
     f_in = hidden = 2000
     numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
     features, params, coords = map(np.ones, numbers)
@@ -313,7 +313,7 @@ def test_wrong_locations_of_extrema_are_refused(fortran_library):
     assert seen > 4
 
 
-# Mutations of interface.c and of the output of interface.py: old text, new text, and the tests that must fail.
+# Mutations of interface.c and of the output of interface.py: old text, new text, and tests that must fail.
 WRONG = {
     "": ("status = -1", "status = -1", "bits or locations"),
     "a status is ignored": ("return status > 0 ? TRIGRAPH_REFUSED : status;", "return 0 * status;", "status"),
@@ -356,8 +356,8 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", TESTS[test], __file__]
     done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
-    assert done.returncode not in (2, 4, 5)  # no test ran
-    assert (done.returncode != 0) == bool(wrong)  # a failed test, or a crash
+    assert done.returncode not in (2, 4, 5)  # otherwise no tests were run
+    assert (done.returncode != 0) == bool(wrong)  # nonzero after a failed test or a crash
 
 
 # Procedures with graphs and optional arguments
@@ -366,7 +366,7 @@ FOLD = ", &\n"
 
 
 def write_fortran_bridge(op):
-    """Return Fortran source of a C function that calls a procedure for real(dp) and int64 with the non-NULL arguments.
+    """Return Fortran code of a C function that calls a procedure (real(dp), int64) with the non-NULL arguments.
 
     The last dimension of argument number `wrong` is one too large.
     """
@@ -416,7 +416,7 @@ def write_fortran_bridge(op):
 
 
 def graph_array_length(op, name):
-    """Return a Fortran expression for the length of an array of the graph, which is 1 if the array may be absent."""
+    """Return a Fortran expression for the length of a graph array, which is 1 if an optional graph is absent."""
     lengths = dict(op.graph.forward + op.graph.fast + op.graph.reverse)
     graph = op.graph.paths.get(name, ("graph.",))[0].partition(".")[0]
     return f"merge({lengths[name]}, 1, has_{graph} /= 0)" if graph in op.graph.optional else lengths[name]
@@ -424,7 +424,7 @@ def graph_array_length(op, name):
 
 @pytest.fixture(scope="module")
 def bridge_library(tmp_path_factory):
-    """Build C functions that call the procedures with graphs and optional arguments; return their library."""
+    """Build the functions of `write_fortran_bridge`; return their library."""
     source = tmp_path_factory.mktemp("bridges") / "bridges.f90"
     source.write_text("\n".join(map(write_fortran_bridge, calls.EXPORTED.values())))
     flags = ["-shared", "-fPIC", "-O0", "-w", "-fcheck=all", "-ffree-line-length-none", f"-J{source.parent}"]
@@ -433,7 +433,7 @@ def bridge_library(tmp_path_factory):
 
 
 def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
-    """Return status and results of a procedure with optional arguments; arguments that are None are absent."""
+    """Call a procedure without the arguments that are None; return its status and results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
     passed = [
         ctypes.c_int(2),
@@ -551,7 +551,7 @@ def test_compilers_of_c_take_the_header(tmp_path):
 
 @pytest.mark.slow
 def test_sources_build_a_library_that_programs_find(tmp_path):
-    """CMake builds the sources with the lines of docs/fortran.md; C programs find the library by pkg-config."""
+    """CMake builds the sources as shown in docs/fortran.md; C programs find the library with pkg-config."""
     folder, place = tmp_path / "trigraph", tmp_path / "installed"
     done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
     assert done.exit_code == 0, done.output
@@ -620,7 +620,7 @@ NO_GRAPHS = {
 
 
 def check_graph_status(library, kind, arguments, index="i64"):
-    """Return the status of the check of a graph, which must not read the element after the end of each array."""
+    """Check a graph and return the status; each array is followed by an invalid element, which must not be read."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
     passed = [ctypes.c_int(a) if isinstance(a, int) else a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
@@ -628,7 +628,7 @@ def check_graph_status(library, kind, arguments, index="i64"):
 
 
 def change_one_argument(arguments, at, change):
-    """Return a function's arguments with `change` applied to the argument at position `at`."""
+    """Return the arguments with `change` applied to the one at position `at`."""
     return [change(a.copy()) if k == at else a for k, a in enumerate(arguments)]
 
 
@@ -693,7 +693,7 @@ def test_graphs_are_checked(fortran_library, index):
 
 
 def make_graph_arrays(library, name, index, numbers, given, lengths):
-    """Return status and results of a function that builds graph arrays; it must not write beyond their ends."""
+    """Call a function that builds graph arrays; assert that it stays in bounds, and return its status and results."""
     dtype = {"i32": np.int32, "i64": np.int64}[index]
     arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
     status = getattr(library, f"trigraph_build_{name}_{index}")(
@@ -706,7 +706,7 @@ def make_graph_arrays(library, name, index, numbers, given, lengths):
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
 def test_arrays_of_graphs_are_pythons(fortran_library, index):
-    """Arrays agree for random graphs, some without edges or nodes, and for periodic graphs with parallel edges."""
+    """Arrays agree with Python's for random graphs, some of them empty, and for a periodic graph."""
     rng = np.random.default_rng(2)
     for _ in range(60):
         num_src, num_dst, num_edges = (int(n) for n in rng.integers(0, (7, 6, 30)))
@@ -772,7 +772,7 @@ def test_lists_that_make_no_graph_are_refused(fortran_library):
 
 
 def accepts_graph_arrays(kind, changed_arguments, same):
-    """Return whether `trigraph.CSC` accepts the changed arrays; other graphs derive them, so return `same`."""
+    """Return whether `trigraph.CSC` accepts the arrays; other graph classes compute them, so return `same`."""
     if kind != "csc":
         return same
     offsets, indices, edge_ids = changed_arguments[4:]

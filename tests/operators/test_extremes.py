@@ -1,4 +1,4 @@
-"""Attention, weighted aggregation and DimeNet++ with inf, NaN, ties, extreme lengths, and heads of any width.
+"""Tests of attention, weighted aggregation and DimeNet++: inf, NaN, ties, extreme lengths and unusual head widths.
 
 `trigraph verify` covers ordinary values, large scores, NaN in every argument and graphs without edges.
 """
@@ -31,7 +31,7 @@ TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14}
 
 
 def call_operator(name, backend, *args, **keywords):
-    """Call an operator without NumPy's warnings about inf - inf."""
+    """Call an operator, and suppress NumPy's warnings about inf - inf."""
     with np.errstate(all="ignore"):
         return getattr(trigraph, name)(*args, backend=backend, **keywords)
 
@@ -52,7 +52,7 @@ def assert_close(got, expected, dtype, scale=1.0):
 
 @EACH_BACKEND
 def test_infinite_scores_give_what_ieee_gives(backend):
-    """Results follow IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of the scores are infinite."""
+    """Results follow IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of the node's scores are infinite."""
     for activation, infinite in itertools.product(ACTIVATIONS, (np.inf, -np.inf)):
         dtype = np.float32
         graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
@@ -78,12 +78,12 @@ def test_infinite_scores_give_what_ieee_gives(backend):
         )
         np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
         assert np.isfinite(grads.dst_embedding[2]).all()
-        masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu selects 0, also for a NaN gradient
+        masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu sets the gradient to 0, even if it is NaN
         np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(alpha) & ~masked)
 
 
 def score_parallel_edges(score):
-    """Return arguments of attention with two equal in-edges, where derivatives of their scores are exactly zero."""
+    """Return arguments of attention for one node with two equal in-edges."""
     return {
         "src_embedding": np.array([[score, 0.3]]),
         "dst_embedding": np.array([[1.0, 1.0]]),
@@ -104,7 +104,7 @@ def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
 @pytest.mark.parametrize("level", levels.list_runnable_levels())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh_is_within_two_epsilon(level, dtype):
-    """Scores tanh(x) before the softmax are within 2 eps of NumPy's tanh in long double."""
+    """The scores tanh(x) are within 2 eps of NumPy's tanh in long double precision."""
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-1, 1, 4000) * 2.0 ** rng.integers(-100, 6, 4000), [0.0, np.inf, -np.inf, 1e-40]])
     x = x.astype(dtype)
@@ -127,7 +127,7 @@ def test_tanh_is_within_two_epsilon(level, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 8, 9])
 def test_any_number_and_width_of_heads(heads, dtype, backend):
-    """Heads of any number and width, which determine the cuts of rows into vectors and lanes, agree with the judge."""
+    """Results agree with the judge for many head counts and widths, which determine how rows are vectorised."""
     for number, width in enumerate([1, 3, 4, 8, 12, 16, 24, 32, 64]):
         setting = {"activation": "tanh", "concat_heads": (heads + number) % 3 > 0}
         for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
@@ -142,7 +142,7 @@ NAN, INF = np.nan, np.inf
 
 
 def make_star_graph(messages, index=np.int64):
-    """Return features and a graph with one destination for each list of messages, and one source for each message."""
+    """Return features, and a graph with one destination per list of messages and one source per message."""
     offsets = np.cumsum([0, *map(len, messages)]).astype(index)
     values = np.concatenate([*map(np.asarray, messages), [0.5]])  # the last source is isolated
     return values[:, None], CSC(offsets, np.arange(offsets[-1], dtype=index), len(values))
@@ -186,7 +186,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 
 @EACH_BACKEND
 def test_ties_and_nan_far_apart(backend):
-    """With 700 in-edges (chunks of 256), the first of equal extrema is selected, and NaN wins in any chunk."""
+    """Among 700 in-edges (three chunks), the first of equal extrema is selected, or the first NaN in any chunk."""
     for op, first in itertools.product(PICK, (3, 300, 699)):
         sign = 1 if op == "max" else -1
         messages = np.cos(np.arange(700.0)) * 0.5
@@ -199,7 +199,7 @@ def test_ties_and_nan_far_apart(backend):
 
 @EACH_BACKEND
 def test_weights_that_sum_to_zero(backend):
-    """A mean whose weights sum to 0 is 0/0 = NaN or x/0 = inf; other destinations are unaffected."""
+    """A mean whose weights sum to 0 is NaN (0/0) or infinite (x/0); other destinations are unaffected."""
     graph = CSC(np.array([0, 2, 4, 4, 6]), np.array([0, 0, 0, 1, 2, 3]), 5)
     embedding = np.array([[2.0, -4], [1, -4], [3, 6], [9, 0], [1, 1]])
     weights = np.array([1, -1, 1, -1, 1, 0.5])
@@ -224,13 +224,13 @@ def test_weights_that_sum_to_zero(backend):
     np.testing.assert_array_equal(counted.output_embedding[:3], [[0, 0], [0.5, 0], [0, 0]])
 
 
-# DimeNet++: vectors of any length, NaN in directions without effect, zero distance, parallel edges.
+# DimeNet++: extreme vector lengths, NaN without effect, nonpositive distances, and parallel edges.
 
 S, R, C, M = 5, 3, 6, 4
 
 
 def make_complete_graph(nodes=9):
-    """Return edges between all pairs; fast backends sum over harmonics at nodes with more than num_spherical edges."""
+    """Return a complete graph; fast backends sum over harmonics at nodes with more than num_spherical edges."""
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     return EdgeGraph(src, dst, nodes)
 
@@ -241,7 +241,7 @@ def draw_arguments(rng, edges, dtype):
 
 
 def compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
-    """Return the results of the five operators by name."""
+    """Return the results of the five agg_edge_to_edge operators by name."""
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
     two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
@@ -254,7 +254,7 @@ def compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
 
 
 def extreme_lengths(dtype):
-    """Return shuffled powers of two from the smallest subnormal to the largest finite number."""
+    """Return shuffled exponents of powers of two, from the smallest subnormal to beyond the largest finite power."""
     info = np.finfo(dtype)
     powers = np.linspace(info.minexp - info.nmant, info.maxexp, 72).astype(int)
     return np.random.default_rng(1).permutation(powers)[:, None]
@@ -263,10 +263,10 @@ def extreme_lengths(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @EACH_BACKEND
 def test_only_directions_matter(backend, dtype):
-    """Scaling vectors by powers of two leaves results bitwise unchanged, but divides gradients in vec by the powers."""
+    """Multiplying vec by powers of two divides its gradients by them and leaves other results bitwise unchanged."""
     rng, graph, powers = np.random.default_rng(2), make_complete_graph(), extreme_lengths(dtype)
     base = draw_arguments(rng, graph.num_edges, dtype)
-    # Components are below 1, so that vec times the largest power is finite; subnormal vectors have fewer digits.
+    # Components are below 1, so that scaled vectors are finite; subnormal vectors have fewer digits.
     base["vec"] = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
     base["vec"][:, 0] = rng.choice([-1, 1], len(powers)) * np.nextafter(dtype(1), dtype(0))
     along = rng.uniform(-1, 1, base["vec"].shape).astype(dtype)
@@ -277,7 +277,7 @@ def test_only_directions_matter(backend, dtype):
     cotangents = {f"gg_{name}": array for name, array in draw_arguments(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     here = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
-    with np.errstate(over="ignore"):  # gradients of size 1 / |vec|
+    with np.errstate(over="ignore"):  # gradients are proportional to 1 / |vec|
         rescaled = compute_all_orders(
             backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node"
         )
@@ -291,7 +291,7 @@ def test_only_directions_matter(backend, dtype):
 @pytest.mark.parametrize("nodes", [3, 14])
 @EACH_BACKEND
 def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
-    """Y_0 is constant: NaN in degree 0 of sbf_rad has no effect on vec's gradient, nor has gg_vec on that degree."""
+    """Y_0 is constant: NaN in degree 0 of sbf_rad does not affect vec's gradient, nor does gg_vec affect degree 0."""
     rng, graph = np.random.default_rng(4), make_complete_graph(nodes)
     inputs = draw_arguments(rng, graph.num_edges, np.float64)
     cotangents = {f"gg_{n}": a for n, a in draw_arguments(rng, graph.num_edges, np.float64).items()}
@@ -302,7 +302,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
     results = compute_all_orders(backend, graph, with_nan, cotangents, grad_out, exclude)
     assert np.isnan(results["out"]).any()
     for name in ("bwd.vec", "bwd2.vec"):
-        # Where an input is not finite, the fast backends may sum in another order.
+        # The fast backends may use another summation order for inputs that are not finite.
         np.testing.assert_allclose(results[name], clean[name], rtol=1e-9, atol=1e-9)
     cotangents["gg_vec"] = cotangents["gg_vec"].copy()
     cotangents["gg_vec"][::3] = np.nan
@@ -314,7 +314,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
 def test_no_distance(backend, wrong):
-    """Public functions refuse dist <= 0, for which backends return NaN; dist = NaN gives NaN."""
+    """Public functions reject dist <= 0, for which backends return NaN; if dist is NaN, so is the result."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):
         trigraph.radial_basis_fwd(dist, freq, backend=backend)
@@ -339,7 +339,7 @@ def test_no_distance(backend, wrong):
 
 @EACH_BACKEND
 def test_parallel_edges_that_are_most_of_a_sum(backend):
-    """Leaving out four parallel edges that are nearly all of their node's sum keeps the small remainder accurate."""
+    """The remainder is accurate if four parallel edges that dominate their node's sum are excluded."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     more = np.array([0, 1]), np.array([1, 0])
@@ -361,9 +361,9 @@ def test_parallel_edges_that_are_most_of_a_sum(backend):
 
 @EACH_BACKEND
 def test_a_left_out_edge_that_is_most_of_a_sum(backend):
-    """The twelfth of 40 in-edges of node 0 dominates, and is the only one that an out-edge leaves out.
+    """The twelfth of the 40 in-edges of node 0 dominates, and only its own reverse excludes it.
 
-    gpu-host stages eight edges at a time, so that it must find the one to leave out in the second group.
+    gpu-host stages eight edges at a time, so the excluded edge is in the second group.
     """
     src, dst = np.r_[np.arange(1, 41), 0, 0], np.r_[np.zeros(40, int), 12, 41]
     by_source = np.argsort(src, kind="stable")

@@ -1,4 +1,4 @@
-"""Dtypes reach Fortran unchanged (f2py would map an unknown kind to C float, and cast silently)."""
+"""Tests that dtypes reach Fortran unchanged: f2py would map an unknown kind to C float, and cast silently."""
 
 import importlib
 import pkgutil
@@ -22,32 +22,32 @@ STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
 
 
 def list_wrapped_functions(module):
-    """Return the wrapped functions of an extension module by name."""
+    """Return an extension module's wrapped functions by name."""
     members = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
     return {n: f for n, f in members.items() if type(f).__name__ == "fortran"}
 
 
 def read_type_characters(function):
-    """Return the type characters of the arrays in f2py's docstring."""
+    """Return the type characters of all arrays in a function's f2py docstring."""
     return set(re.findall(r"^\w+ : (?:input|in/output|output) rank-\d array\('(.)'\)", function.__doc__, re.MULTILINE))
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_wrapped_types(module):
-    """Every wrapped array has the dtype that the function's name states (`trigraph verify` calls all of them)."""
+    """Every wrapped function's arrays have the dtypes in its name (`trigraph verify` calls all of the functions)."""
     wrapped = list_wrapped_functions(importlib.import_module(f"trigraph.fortran.{module}"))
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
-        if kinds:  # other functions belong to no operator
+        if kinds:  # other functions do not belong to an operator
             assert read_type_characters(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
             assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
 
 def make_unit_arguments(op):
-    """Return arguments of ones, so that every argument affects the results; random numbers where 1 is special.
+    """Return arguments of ones, so that every argument affects the results, except where 1 is a special value.
 
-    A distance of 1 is the cutoff, and vectors of ones would all be parallel.
+    These arguments stay random: a distance of 1 is the cutoff, and vectors of ones would all be parallel.
     """
     defaults = {a.name: a.default for a in op.attributes if a.choices}
     values = draw_operator_arguments(op, setting=defaults, d=1, hidden=2)
@@ -57,13 +57,13 @@ def make_unit_arguments(op):
 
 
 def distinct_factors(array):
-    """Return distinct numbers near one, which also affect results that depend only on directions."""
+    """Return distinct factors near one, which change even results that depend only on directions."""
     return np.linspace(0.25, 1.75, array.size).reshape(array.shape)
 
 
 def largest_exact_change(after, before):
-    """Return the largest change of hi + lo, relative to the largest value if it exceeds one."""
-    changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # the difference of close high parts is exact
+    """Return the largest change of hi + lo, divided by the largest value if that exceeds one."""
+    changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # differences of nearby high parts are exact
     return np.max(changes, initial=0) / max(1, np.max(np.abs(before[0]), initial=0))
 
 

@@ -1,4 +1,4 @@
-"""In each CPU backend, basis_embedding_fwd, _bwd and _bwd2 equal the operator that their arguments select."""
+"""Tests that basis_embedding_fwd, _bwd and _bwd2 call the operator selected by their arguments."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ EMPTY = {"edges": {"num_edges": 0, "num_triplets": 0}, "triplets": {"num_triplet
 
 
 def compute_by_forms(op, values, **keywords):
-    """Call the function that chooses the form of the basis; return its fields."""
+    """Call the function that selects the operator; return the fields of that operator."""
     over = OVER_FORMS[f"basis_embedding_{ORDERS[op.order]}"]
     result = map_fields(over, getattr(trigraph, over.name)(**values, **keywords))
     assert [*result] == [f.name for f in over.fields]
@@ -38,7 +38,7 @@ def test_bits_of_the_form(op, backend):
 @pytest.mark.parametrize("none", EMPTY)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_empty_lists(op, none, backend):
-    """Without edges or triplets sums are zero, and arrays with a row for each edge or triplet are empty or zero."""
+    """Without edges or triplets, sums are zero, and arrays with one row per edge or triplet are empty or zero."""
     sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph}
     values = draw_operator_arguments(op, **sizes)
     got = compute_by_forms(op, values, backend=backend)

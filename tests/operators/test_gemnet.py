@@ -1,4 +1,4 @@
-"""GemNet-OC's layers with padded lists and without padding: golden vectors of fairchem, sums, bad input."""
+"""Tests of GemNet-OC's layers, with and without padding: golden vectors from fairchem, sums, invalid input."""
 
 import pickle
 
@@ -29,7 +29,7 @@ def read_golden_vectors(name):
 
 
 class PaddedCase:
-    """Arguments with unsorted triplets; some edges and atoms have no triplets."""
+    """Random arguments with unsorted triplets; some edges and atoms have no triplets."""
 
     def __init__(self, dtype=np.float64, index=np.int64):
         rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def convert_to_tensors(value):
 
 
 def make_embedding_layer(weight, padded=True):
-    """Return a layer with the given weight, loaded under fairchem's name in the state_dict."""
+    """Return a layer with the given weight, loaded from a state_dict with fairchem's name for it."""
     interm, radial, *spherical = weight.shape if weight.ndim == 2 else (weight.shape[2], *weight.shape[:2])
     layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded).to(convert_to_tensors(weight).dtype)
     layer.load_state_dict({"weight": convert_to_tensors(weight)}, strict=True)
@@ -97,7 +97,7 @@ def assert_close(got, expected, eps=1e-12):
 @pytest.mark.parametrize("name", VECTORS)
 @each_form
 def test_golden(padded, name):
-    """With fairchem's weights, the layers give fairchem's results."""
+    """With fairchem's weights, the layers reproduce fairchem's results."""
     z = read_golden_vectors(name)
     lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
     atoms, sums = {}, {}
@@ -124,7 +124,7 @@ def test_golden(padded, name):
 @pytest.mark.parametrize("edges", [0, 4])
 @each_form
 def test_empty_lists(padded, edges):
-    """Lists without edges, triplets or slots give zeros; fairchem's layers fail for some of these lists."""
+    """Results for empty lists of edges, triplets or slots are zero; fairchem's layers fail for some of these lists."""
     none, each = np.zeros(0, np.int64), np.arange(edges)
     ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
     dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))
@@ -140,7 +140,7 @@ def test_empty_lists(padded, edges):
 
 
 def test_slots_nobody_fills_are_zero():
-    """Slots that no triplet fills count as zero, and a NaN in a slot of one edge does not reach other edges."""
+    """Unfilled slots are treated as zero, and a NaN in one edge's slots does not affect other edges."""
     case = PaddedCase(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
     basis = apply_embedding(True, case.weight, case.rad_basis, case.sph_basis, **case.lists)
@@ -148,7 +148,7 @@ def test_slots_nobody_fills_are_zero():
     assert np.array_equal(np.isnan(got).any(axis=1), np.arange(EDGES) == 3)
 
 
-# Changes of arguments, and the expected errors.
+# Changed arguments and the expected errors.
 BAD_BASIS = [
     ({"rad_basis": np.ndarray.tolist}, "TypeError: ...rad_basis is a list; expected a..."),
     ({"rad_basis": lambda x: x[:, 1:]}, "ValueError: ...has shape (...); expected ..."),
@@ -198,7 +198,7 @@ def test_bad_input(layer, changes, text):
 
 @pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
 def test_slots_that_no_memory_holds(slot):
-    """Indices and numbers of atoms that would require too much memory raise ValueError, never OverflowError."""
+    """Indices and atom counts that would need too much memory raise ValueError or MemoryError, never OverflowError."""
     weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
     for slots, number, text in (
         (np.array([0, slot]), 2, f"ValueError: BasisEmbedding: idx_rad_inner[1] is {slot}; expected 0 <= idx_rad"),
@@ -212,7 +212,7 @@ def test_slots_that_no_memory_holds(slot):
 
 @pytest.mark.parametrize("into_atoms", [False, True])
 def test_sums_of_either_kind(into_atoms):
-    """Padded lists, lists without padding and Segments give the operators' sums, and the same gradients."""
+    """Layers agree with the operators for padded lists, unpadded lists and Segments; the gradients agree, too."""
     case = PaddedCase(index=np.int32)
     atoms = case.atoms if into_atoms else {}
     triplets, by_atom = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
@@ -258,7 +258,7 @@ def test_compiled_and_copied():
 
 
 def test_initial_weights():
-    """Initial weights have mean 0 over the summands, and the variance of He initialisation."""
+    """Initial weights have mean 0 over the summation axis, and the variance of He initialisation."""
     torch.manual_seed(0)
     for layer in (nn.BasisEmbedding(16, 8, 7), nn.BasisEmbedding(16, 8), nn.EfficientInteractionBilinear(6, 4, 9)):
         weight = layer.weight
@@ -270,7 +270,7 @@ def test_initial_weights():
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_autocast_takes_bases_of_two_dtypes(padded):
-    """Under autocast one basis may be bfloat16 and the other float32; results are float32."""
+    """Under autocast, one basis may be bfloat16 and the other float32; the results are float32."""
     layer, edge, number = nn.BasisEmbedding(4, 2, 3, padded), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
     rad_basis, sph_basis = torch.rand(2, 4).bfloat16(), torch.rand(3, 3)
     for numbers in ({"idx_sph_inner": number}, {}):

@@ -1,6 +1,6 @@
-"""Every sum of every operator over very many equal terms is within 8 eps of the judge.
+"""Tests that sums over very many equal terms are within 8 eps of the judge, for every operator.
 
-The bound also holds for gradients of parameters, which sum over nodes of very different degrees.
+The same bound applies to parameter gradients, which are summed over nodes of very different degrees.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from trigraph.table import DEFINITIONS
 from trigraph.verification.judged import compute_with_judge
 
 EPS = 8  # allowed error of chunked sums of any length, in machine epsilons
-WIDTH = 3  # size of every axis that does not count edges, nodes or similar entities
+WIDTH = 3  # size of axes other than edges, nodes and similar entities
 
 
 class HubRun(NamedTuple):
-    """A backend, the number and dtype of terms, and the tested orders of derivatives."""
+    """A backend, the number and dtype of the terms, and the derivative orders to test."""
 
     backend: str
     terms: int
@@ -28,15 +28,15 @@ class HubRun(NamedTuple):
 
 
 FAST = HubRun("fortran", 100_000)
-# A chain of 117 chunks would err by more than 8 eps; second derivatives also launch the kernels of lower orders.
+# Adding 117 chunks one by one would exceed 8 eps; second derivatives also launch the kernels of lower orders.
 EMULATED = HubRun("gpu-host", 30_000, orders=(2,))
-# Both dtypes instantiate one template; 70,000 terms exceed 256 * 256, so that sums use all their levels.
+# One template serves both dtypes; sums of 70,000 > 256 * 256 terms use all levels of the summation tree.
 SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), HubRun("gpu-host", 70_000)]
 RUNS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
 def make_csc(sizes):
-    """Return edges from sources 0 and 1 into one node, or one node per pair, with two edge rows, or one per edge."""
+    """Return edges from sources 0 and 1 into one node or one node per pair; there are two edge rows or one per edge."""
     src = np.tile(np.arange(2), sizes["num_positions"] // 2)
     dst = np.repeat(np.arange(sizes["num_dst_nodes"]), sizes["num_positions"] // sizes["num_dst_nodes"])
     rows = src if sizes["num_edges"] == 2 else np.arange(len(src))
@@ -44,7 +44,7 @@ def make_csc(sizes):
 
 
 def make_segments(sizes):
-    """Return members that are shared equally among segments."""
+    """Return Segments in which all segments have the same number of members."""
 
     def share_members(number, bound):
         return Segments(np.repeat(np.arange(bound), number // bound), bound)
@@ -57,14 +57,14 @@ def make_segments(sizes):
 
 
 class HubGrowth(NamedTuple):
-    """The growth of a small call into a large one, for one type of graph.
+    """How a small call is enlarged, for one type of graph.
 
-    An arrangement maps sizes to divisors: a size is multiplied by the number of terms over its divisor.
+    An arrangement maps sizes to divisors: each size is multiplied by the number of terms divided by its divisor.
     """
 
-    make: Callable  # function from sizes to graph objects
+    make: Callable  # function that maps sizes to graph objects
     few: dict  # sizes of the small call
-    terms: str  # the size that counts terms
+    terms: str  # name of the size that is the number of terms
     arrangements: list
 
 
@@ -84,7 +84,7 @@ HUB_GRAPHS = {
         [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW],
     ),
 }
-# Settings that are linear in the terms (all, if an operator is missing), and settings that average or select terms.
+# Settings that are linear in the terms (operators not listed: all), and settings that average or select terms.
 LINEAR = {"agg_weighted_n2n": [{"op": "sum"}], "mha_gat_n2n": []}
 MEANS = {
     "agg_weighted_n2n": [{"op": "mean", "mean_by": "weight"}, {"op": "mean", "mean_by": "count"}, {"op": "max"}],
@@ -101,23 +101,23 @@ CASES = [
 
 
 def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
-    """Return positive arguments of a call with few edges and nodes; results of fwd are not passed."""
+    """Return positive arguments of a call with few edges and nodes, without results of fwd."""
     sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
     values = draw_operator_arguments(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
-    if "attention_weights" in values:  # small scores, whose rounding hardly increases the scale
+    if "attention_weights" in values:  # rounding errors of small scores hardly matter
         values["attention_weights"] *= dtype(1e-3)
     return values | {a.name: None for a in op.arguments if a.given_back}
 
 
 def assert_multiple(got, judged, factor, what):
-    """Assert that results equal the judge's triples (high, low, scale) times a factor."""
+    """Assert that results agree with the judge's triples (high, low, scale) multiplied by a factor."""
     high, low, scale = judged.astype(np.longdouble)
     error = np.abs((got - factor * high) - factor * low)
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
 def repeat_rows(op, values, times, make, few):
-    """Return arguments of the large call, in which rows and sizes of the small call are repeated `times` times."""
+    """Return the arguments of the large call; `times` maps each axis to the number of repetitions of its rows."""
     arrays = [a for a in op.arguments if a.dims[0] in times and not a.given_back]
     tiles = {a.name: (times[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
     rows = {name: np.tile(values[name], tile) for name, tile in tiles.items()}
@@ -125,7 +125,7 @@ def repeat_rows(op, values, times, make, few):
 
 
 def assert_equal_terms(run, definition, setting, grown, mean):
-    """Compare large calls of all operators of a definition with the judge's results for the small call."""
+    """Compare a definition's operators for large calls with multiples of the judge's results for a small call."""
     make, few, terms, _ = HUB_GRAPHS[definition.graph]
     times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
@@ -149,19 +149,19 @@ def test_equal_terms(definition, setting, grown, mean, run):
 
 
 def test_a_million_terms_of_a_row_of_the_emulator():
-    """Eight threads add the partial sums of one row, a thousand each."""
+    """A sum of a million terms in gpu-host, where eight threads add a thousand partial sums each."""
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
     assert_equal_terms(HubRun("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
 
 
 def make_star_graph(n_in, n_out):
-    """Return a graph whose node 0 has n_in in-edges and n_out out-edges; the out-edges come first."""
+    """Return a graph in which node 0 has n_in in-edges and n_out out-edges; the out-edges come first."""
     src = np.concatenate([np.zeros(n_out, np.int64), np.arange(1, n_in + 1)])
     dst = np.concatenate([np.arange(n_in + 1, n_in + n_out + 1), np.zeros(n_in, np.int64)])
     return {"graph": EdgeGraph(src, dst, 1 + n_in + n_out)}
 
 
-# In-edges take longer than out-edges; sums of 30,000 terms fail if their chunks are added in a chain.
+# In-edges take longer than out-edges; sums of 30,000 terms fail if their chunks are added one by one.
 FIRST = EMULATED._replace(orders=(1,))
 STARS = [(FAST, 30_000, 1), (FAST, 30_000, 12), (FAST, 1, 100_000), (FAST, 12, 100_000), (FAST, 1000, 200)]
 STARS += [(FIRST, 30_000, 9), (FIRST, 9, 30_000)]
@@ -171,7 +171,7 @@ STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY
 
 @pytest.mark.parametrize(("run", "n_in", "n_out"), STARS)
 def test_equal_edges_at_one_node(run, n_in, n_out):
-    """All in-edges are equal, and all out-edges are equal; the first edges are the out-edges."""
+    """At one node, all in-edges are equal and all out-edges are equal, so that sums are multiples of one term."""
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
         values = draw_small_arguments(op, run.dtype, make_star_graph(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
@@ -198,7 +198,7 @@ def test_equal_edges_at_one_node(run, n_in, n_out):
     ],
 )
 def test_parameters_where_degrees_differ(degrees, dtype):
-    """The gradient of parameters sums over nodes whose own sums have very different numbers of equal terms."""
+    """Parameter gradients are accurate sums over nodes of very different degrees."""
     total = sum(degrees)
     dst = np.repeat(np.arange(len(degrees)), degrees)
     graph = CSC.from_coo(dst * 0, dst, 1, len(degrees))

@@ -1,4 +1,4 @@
-"""Memory of results is reused if and only if nothing refers to it any more.
+"""Tests that the memory of results is reused if and only if nothing refers to it any more.
 
 `test_soak.py` calls operators in signal handlers.
 """
@@ -96,11 +96,11 @@ def test_a_forked_process_has_memory_of_its_own(memory_blocks: Blocks) -> None:
 
 
 class CallInterrupted(Exception):
-    """Raised in order to interrupt a call."""
+    """Raised by a test to interrupt a call."""
 
 
 def act_at_each_step(action):
-    """Return a trace function that runs `action` once, before the n-th bytecode instruction in memory.py."""
+    """Return a trace function that runs `action` before the n-th bytecode instruction in memory.py, and its state."""
     state = {"left": 0, "busy": False}
 
     def trace_step(frame, event, _):
@@ -123,7 +123,7 @@ def act_at_each_step(action):
 @pytest.mark.parametrize("free", [0, 1, 3])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
 def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
-    """A second call that runs at any step of a first call loses no block, and no two results share a block."""
+    """If a second call runs during any step of a first call, no block is lost, and no two results share a block."""
     held = []
 
     def allocate_in_handler() -> None:
@@ -176,7 +176,7 @@ def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(memory.mmap, "mmap", map_first_block_only)
     with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
         memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
-    assert memory_blocks.blocks == [in_use]  # free memory was returned, used memory is still known
+    assert memory_blocks.blocks == [in_use]  # the free block was released, and the used one is still listed
     del used
     again = memory_blocks.empty(LARGE, np.dtype(np.float32))
     assert memory_blocks.blocks[0][0] is in_use[0]
@@ -186,9 +186,9 @@ def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
-    """A child that is forked while another thread is anywhere in this code can call operators without a deadlock."""
+    """A child forked while another thread executes this code can use memory, graphs and the table without deadlock."""
     graphs = [make_csc()]
-    graphs[0].prepare()  # imports SciPy; a fork during an import would leave the import lock held
+    graphs[0].prepare()  # import SciPy now: a fork during an import would leave the import lock held
     stop = threading.Event()
 
     def use_memory_and_graphs() -> None:
@@ -204,7 +204,7 @@ def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
         for _ in range(40):
             child = os.fork()
             if child == 0:
-                signal.alarm(30)  # ends a child that hangs
+                signal.alarm(30)  # kill a child that hangs
                 memory.empty((LEAST,), np.int8)
                 graphs[0].prepare()
                 compute_table_properties()
@@ -220,7 +220,7 @@ def make_csc() -> trigraph.CSC:
 
 
 def compute_table_properties() -> None:
-    """Compute the cached properties of an operator and its definition, in copies without cached values."""
+    """Compute cached properties of an operator and its definition, using copies with empty caches."""
     op = dataclasses.replace(trigraph.OPERATORS["gno_message_bwd2"])
     assert op.signature is op.signature
     assert dataclasses.replace(op.definition).symbols

@@ -1,6 +1,6 @@
-"""Every operator on hypothesis's graphs, sizes and memory layouts: results agree with the judge.
+"""Property-based tests: every operator agrees with the judge for any graph, sizes and memory layout.
 
-The examples are the same each time (`derandomize`), so that a new failure is due to a change of the code.
+The examples are the same in every run (`derandomize`), so that a new failure is caused by a code change.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, supp
 
 @st.composite
 def draw_call(draw_, op):
-    """Draw arguments of an operator: at most a few nodes, edges and channels, any dtypes and choices."""
+    """Draw arguments of an operator with any dtypes and choices, and at most a few nodes, edges and channels."""
     index, dtype = draw_(strategies.index_dtypes()), draw_(st.sampled_from([np.float32, np.float64]))
     graph = draw_(strategies.graph_arguments(op.definition.graph, index))
     sizes = {}
@@ -32,7 +32,7 @@ def draw_call(draw_, op):
 
 
 def copy_misaligned(a):
-    """Return a copy whose address is misaligned by one byte."""
+    """Return a copy that starts one byte after an aligned address."""
     memory = np.empty(a.nbytes + 1, np.int8)
     moved = np.ndarray(a.shape, a.dtype, buffer=memory[1:].data)
     moved[...] = a
@@ -40,7 +40,7 @@ def copy_misaligned(a):
 
 
 def copy_padded(a):
-    """Return a view with memory between the elements of every axis."""
+    """Return a copy with gaps between the elements along every axis."""
     view = np.zeros([2 * n for n in a.shape], a.dtype)[tuple(slice(None, None, 2) for _ in a.shape)]
     view[...] = a
     return view
@@ -69,11 +69,11 @@ LAYOUTS = {
 }
 
 
-# NumPy's product of few rows may raise this flag for finite numbers; the results are compared in any case.
+# NumPy's matmul may raise this flag for finite numbers; the results are compared anyway.
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("op", ALL)
 def test_any_graph_in_any_layout(op):
-    """The fast path and pyref agree with the judge, and give bitwise identical results for any layout of the arrays."""
+    """The fast path and pyref agree with the judge; the results are bitwise identical for any memory layout."""
 
     @SETTINGS
     @given(st.data())
@@ -84,7 +84,7 @@ def test_any_graph_in_any_layout(op):
         back = {a.name for a in op.arguments if a.given_back}
         moved = {n: LAYOUTS[layouts[n]](values[n]) for n in names if n not in back}
         plain = values | {n: np.ascontiguousarray(v) for n, v in moved.items()}
-        if back:  # None stands for the results of fwd for the same inputs
+        if back:  # None: the operator recomputes the results of fwd
             plain |= dict.fromkeys(back)
         for backend in ("fortran", "pyref"):
             expected = compute_fields(op, plain, backend=backend)

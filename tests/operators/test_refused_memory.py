@@ -1,9 +1,9 @@
-"""With little address space left, an operator returns the correct result or raises MemoryError.
+"""Tests that an operator returns the correct result or raises MemoryError if little address space is left.
 
 Child processes (this file, run as a script) limit their address space to the current size plus a budget between zero
-and the need of the call. Then the call either raises MemoryError and leaves arrays given as `out=` unchanged, or
-returns a result bitwise identical to an unlimited call's. The next call, without the limit, must do so, too. If a
-child ends or hangs, its operator has failed, and another child continues. pyref is not tested: it is only NumPy.
+and the memory that a call needs. The call must either raise MemoryError and leave arrays passed as `out=` unchanged, or
+return a result bitwise identical to that of an unlimited call. The next call, without the limit, must succeed. If a
+child exits or hangs, its operator has failed, and another child continues. pyref is not tested: it is only NumPy.
 """
 
 import faulthandler
@@ -29,17 +29,17 @@ from trigraph.fortran import memory
 from trigraph.table import NAMED, SYMBOLS
 
 PAGE = resource.getpagesize()
-HANG = 60  # seconds for an operator; 20 times as long in the dense sweep
-SENTINEL = 0xA5  # fills `out=` before a call
-MOST = 2**34  # bytes that are enough for every call
+HANG = 60  # time limit per operator in seconds; the dense sweep takes 20 times as long
+SENTINEL = 0xA5  # byte that fills `out` before a call
+MOST = 2**34  # bytes, enough for every call
 
 
 class SweepSettings(NamedTuple):
     """Settings for the tests of a backend.
 
-    `many` edges or triplets and `few` nodes make the workspace much larger than a page, in little time: the direct
-    backends visit every triplet, gpu-host every thread of a block. `untouched` says whether a refused call leaves `out`
-    as it was; gpu-host may be refused memory between kernels.
+    The numbers of edges or triplets (`many`) and of nodes (`few`) make the workspace much larger than a page, but keep
+    calls fast. `untouched` says whether a refused call leaves `out` unchanged; gpu-host cannot guarantee this, since it
+    may be refused memory between kernels.
     """
 
     backend: str
@@ -59,7 +59,7 @@ TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads t
 
 
 class WrongBehaviour(Exception):
-    """An operator behaved wrongly when memory was refused."""
+    """An operator misbehaved when memory was refused."""
 
 
 # ---- the child -------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class WrongBehaviour(Exception):
 
 @contextmanager
 def limit_address_space(budget: int) -> Iterator[None]:
-    """Leave `budget` bytes of address space that can be taken from the system."""
+    """Limit the address space so that the system grants only `budget` more bytes."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (size + budget, hard))
@@ -78,11 +78,11 @@ def limit_address_space(budget: int) -> Iterator[None]:
 
 
 def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
-    """Return the function's result with `budget` bytes of address space left; pass on its MemoryError."""
+    """Call a function with `budget` bytes of address space left; return its result or its MemoryError."""
     taken: tuple[Any, ...] = ()
     with limit_address_space(
         0
-    ):  # use up the C library's free blocks of half a page and more, which could otherwise serve the call
+    ):  # use up free blocks of the C library (half a page or more), which could serve the call
         for size in (PAGE // 2 << k for k in range(8, -1, -1)):
             with suppress(MemoryError):
                 while True:
@@ -95,7 +95,7 @@ def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
 
 
 def call_in_limited_thread(budget: int, function: Callable[[], Any]) -> Any:
-    """Do the same as `call_with_limited_memory` in a new thread, whose OpenMP threads must start under the limit."""
+    """Run `call_with_limited_memory` in a new thread, whose OpenMP threads must start under the limit."""
     go, results = threading.Event(), []
 
     def call_when_allowed() -> None:
@@ -110,14 +110,14 @@ def call_in_limited_thread(budget: int, function: Callable[[], Any]) -> Any:
 
 
 def list_settings(op: Any) -> list[dict[str, Any]]:
-    """Return the settings to test: choices, and optional inputs that are None."""
+    """Return the settings to test: all choices, and absent optional inputs."""
     if op.definition.settings:
         return list(op.definition.settings)
     return [{}] + [{a.name: choice} for a in op.attributes if a.choices for choice in a.choices]
 
 
 class CallArguments(NamedTuple):
-    """Arguments of a call, the number of threads, and whether `out=` is given."""
+    """Arguments of a call, its number of threads, and whether `out=` is passed."""
 
     name: str
     values: dict[str, Any]
@@ -126,7 +126,7 @@ class CallArguments(NamedTuple):
 
 
 def yield_call_arguments(op: Any, sweep: SweepSettings, dense: bool) -> Iterator[CallArguments]:
-    """Yield calls of one operator, alternately with and without `out=`."""
+    """Yield the arguments of calls of an operator, alternately with and without `out=`."""
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
@@ -151,7 +151,7 @@ def have_same_bits(got: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 class RepeatedCall:
-    """One call that is repeated with different limits, and its numbers of refusals and results."""
+    """A call that is repeated with different limits, and the numbers of refused and complete calls."""
 
     def __init__(self, op: Any, sweep: SweepSettings, job: CallArguments, dense: bool) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
@@ -162,7 +162,7 @@ class RepeatedCall:
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
 
     def call_with_budget(self, budget: int) -> bool:
-        """Call with `budget` bytes of address space left; return whether there was a result."""
+        """Call with `budget` bytes of address space left; return whether the call succeeded."""
         where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
@@ -185,14 +185,14 @@ class RepeatedCall:
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
             raise WrongBehaviour(f"{where}: {got!r}, and out is partly written")
-        # This call also gives libgomp memory for its next team; if it were refused, libgomp would end the process.
+        # This call also allocates libgomp's memory for its next team; libgomp exits if that memory is refused.
         if not have_same_bits(function(), self.expected):
             raise WrongBehaviour(f"{where}: {got!r}, and the next result has different bits")
         return False
 
     def bisect_needed_memory(self) -> None:
-        """Bisect the memory that the call needs to one page, because the last allocation that can fail may be small."""
-        if self.sweep.teams:  # from 0 to more than the stacks and heaps of all threads
+        """Bisect the memory that the call needs to one page, so that even small allocations fail once."""
+        if self.sweep.teams:  # from 0 to more than all thread stacks and heaps
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.call_with_budget(budget)
             return
@@ -213,7 +213,7 @@ class RepeatedCall:
 
 
 def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int, int]:
-    """Return how many calls of an operator were refused memory, and how many succeeded.
+    """Return the numbers of calls of an operator that were refused memory and that succeeded.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int
 
 
 def main(name: str, dense: bool, operators: list[str]) -> None:
-    """Test operators one after another; print a line of JSON for each: the error or None, and the numbers of calls."""
+    """Test operators one after another; print each one's error (or None) and numbers of calls as a line of JSON."""
     faulthandler.enable()
     for operator in operators:
         faulthandler.dump_traceback_later(HANG * (20 if dense else 1), exit=True)
@@ -246,14 +246,14 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 
 
 def start_child(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the child with settings that make glibc map every block, and unmap it when it is freed."""
+    """Run the child with settings that make glibc map each block separately and unmap it when it is freed."""
     environment = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": str(PAGE),
         "MALLOC_TRIM_THRESHOLD_": "0",
         "MALLOC_TOP_PAD_": "0",
         "MALLOC_ARENA_MAX": "1",
         "GLIBC_TUNABLES": TEAM_STACK,
-        "OPENBLAS_NUM_THREADS": "1",  # with more, OpenBLAS itself ends the process when memory is refused
+        "OPENBLAS_NUM_THREADS": "1",  # with more threads, OpenBLAS exits if memory is refused
         "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
     }
     command = [sys.executable, __file__, name, str(int(dense)), *operators]
@@ -266,7 +266,7 @@ RUNS += [pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWE
 
 @pytest.mark.parametrize(("name", "dense"), RUNS)
 def test_a_result_or_memory_error(name: str, dense: bool) -> None:
-    """Every operator of a backend passes in child processes; the number of refusals shows that the limit was met."""
+    """Every operator of a backend passes in child processes, and calls were both refused and completed."""
     backend = SWEEPS[name].backend
     own = [op for op in EVERY if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0

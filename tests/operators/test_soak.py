@@ -1,4 +1,4 @@
-"""Calls from several threads, in forked processes and signal handlers equal a first call bitwise."""
+"""Tests that calls from threads, forked processes and signal handlers are bitwise identical to a first call."""
 
 import functools
 import gc
@@ -22,13 +22,13 @@ from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import name_fields_of_result
 
-BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # maximum operations of a call
-GROWTH = 32 * 2**20  # bytes by which the trend of resident memory may rise
+BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # most operations of a call
+GROWTH = 32 * 2**20  # bytes by which the resident memory may grow
 
 
 @functools.cache
 def make_soak_calls():
-    """Return functions of `out`, by operator, case, dtype and backend, whose calls take milliseconds."""
+    """Map (operator, case, dtype, backend) to functions that take milliseconds and accept `out`."""
     found = {}
     for definition in DEFINITIONS:
         for variant in list_variants(definition)[:8]:
@@ -48,7 +48,7 @@ def field_bytes(name, result):
 
 
 def repeat_calls(seed, seconds, failures, main=False):
-    """Draw calls, and compare each with the first one; the main thread also interrupts some of them, and forks."""
+    """Compare random calls with their first results; the main thread also interrupts calls and forks."""
     rng, ends = np.random.default_rng(seed), time.monotonic() + seconds
     names, first = list(make_soak_calls()), {}
     while time.monotonic() < ends and not failures:
@@ -76,7 +76,7 @@ def repeat_calls(seed, seconds, failures, main=False):
         if main and rng.random() < 0.05:
             set_num_threads(int(rng.integers(1, 5)))
             if (pid := os.fork()) == 0:
-                signal.alarm(60)  # ends a process that hangs
+                signal.alarm(60)  # kill a process that hangs
                 os._exit(field_bytes(key[0], make_soak_calls()[key]()) != expected)
             if status := os.waitpid(pid, 0)[1]:
                 failures.append(f"{key}: a forked process ended with {os.waitstatus_to_exitcode(status)}")
@@ -85,17 +85,17 @@ def repeat_calls(seed, seconds, failures, main=False):
 
 
 def measure_resident_bytes():
-    """Return the bytes of resident memory, without memory kept for reuse."""
+    """Return the resident memory in bytes, without blocks kept for reuse."""
     gc.collect()
     memory._blocks.blocks.clear()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def list_soak_failures(seconds, seed):
-    """Make random calls for some seconds; return the failures."""
+    """Make random calls from three threads for some seconds; return the failures."""
     failures, samples, files = [], [], []
     for call in make_soak_calls().values():
-        call()  # imports modules now, since KeyboardInterrupt may break an import
+        call()  # import modules now, since KeyboardInterrupt may break an import
     for block in range(12):
         threads = [
             threading.Thread(target=repeat_calls, args=([seed, block, n], seconds / 12, failures)) for n in (1, 2)
@@ -117,7 +117,7 @@ def list_soak_failures(seconds, seed):
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=pytest.mark.slow)])
 def test_random_calls(seconds):
-    # OpenBLAS with threads waits forever in a product during which another thread forks.
+    # With several threads, OpenBLAS hangs in a product if another thread forks.
     helpers = str(Path(__file__).parents[1] / "helpers")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "PYTHONPATH": helpers}
     run_command(sys.executable, "-W", "ignore::DeprecationWarning", __file__, seconds, 1, env=environment)

@@ -1,4 +1,4 @@
-"""The type stubs that the build installs describe the functions, and mypy derives the required arguments from them."""
+"""Tests that the installed type stubs agree with the functions, and that mypy reports invalid calls."""
 
 import ast
 import inspect
@@ -40,7 +40,7 @@ m_ca: Array = trigraph.interaction_bilinear_fwd(x, x, x, x, members, idx_in=memb
 basis: RadialBasisFwd[Array] = trigraph.radial_basis_fwd(p, p, envelope_exponent=np.int64(6))
 out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, num_radial=2, exclude=None)
 """
-# Calls, and the error codes that mypy must report for them.
+# Calls and the error codes that mypy must report.
 BAD = {
     "trigraph.gno_kernel_fwd(x, p.astype(np.float32), 1, 2)": "type-var",
     "trigraph.gno_kernel_fwd([[1.0]], p, 1, 2)": "type-var",
@@ -64,12 +64,12 @@ def parse_stub(name):
 
 
 def describe_functions(functions):
-    """Return parameters and docstring of each function."""
+    """Return the parameters and docstring of each function."""
     return {n: [list(inspect.signature(f).parameters), inspect.getdoc(f)] for n, f in functions.items()}
 
 
 def assert_same_functions(tree, expected):
-    """Compare a stub's parameters and docstrings with the expected ones; return the nodes of its functions."""
+    """Compare a stub's parameters and docstrings with the expected ones; return its function nodes."""
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     arguments = {name: [a.arg for a in node.args.args + node.args.kwonlyargs] for name, node in nodes.items()}
     assert {name: [arguments[name], ast.get_docstring(node)] for name, node in nodes.items()} == expected
@@ -84,7 +84,7 @@ def test_the_stub_of_torch_says_what_its_functions_are():
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
 def test_the_stub_of_distributed_says_what_its_functions_are():
-    """The stub of trigraph.distributed agrees with its functions (in a new process: ASE uses MPI once it is loaded)."""
+    """The stub of trigraph.distributed is correct (checked in a new process, since ASE uses MPI once it is loaded)."""
     script = f"""
 import inspect, json, mpi4py
 mpi4py.rc.initialize = False
@@ -116,7 +116,7 @@ def test_the_stub_says_what_the_package_is():
 
 
 def test_mypy_reads_the_stubs(tmp_path):
-    # Reading the annotations of ASE and torch would take a long time.
+    # Analysing the annotations of ASE and torch would take too long.
     override = '[[tool.mypy.overrides]]\nmodule = ["ase.*", "torch.*"]\nfollow_imports = "skip"\n'
     (tmp_path / "pyproject.toml").write_text(f'[tool.mypy]\nfollow_imports = "silent"\n{override}')
     (tmp_path / "good.py").write_text(GOOD)

@@ -1,4 +1,4 @@
-"""Third derivatives: the judge's are derivatives of its lower orders, and the backends' own agree with the judge."""
+"""Tests of third derivatives: the judge's agree with finite differences, and the backends' agree with the judge's."""
 
 import numpy as np
 import pytest
@@ -14,34 +14,34 @@ from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.variants import list_variants
 
 EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
-OWN = [  # backends, and the third derivatives that they compute themselves
+OWN = [  # third derivatives and the backends that implement them
     pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
     for op in THIRD.values()
     for backend, (_, arrays) in BACKENDS.items()
     if arrays == "numpy" and third_is_native(backend, op.name)
 ]
 STEP = 2.0**-32
-GROWTH = 2.0**7  # growth of scales from one order to the next; saturated attention multiplies weights by 2^6
+GROWTH = 2.0**7  # of scales, per derivative order; saturated attention multiplies weights by 2^6
 
 
 def yield_third_order_calls(op, dtype):
-    """Return the arguments of bwd3, and whether they are away from kinks, for the cases of `verify`."""
+    """Return (arguments of bwd3, whether they avoid kinks) for each of `verify`'s third-order cases."""
     third = [v for v in list_variants(op.definition) if v.kind.third]
     return [(cases.build_case(op.definition, v, dtype, 0).arguments(op), v.data != "integers") for v in third]
 
 
 def move_arguments(op, values, step):
-    """Return arguments of bwd or bwd2 as pairs (high, low), moved by a step along the cotangents ggg_."""
+    """Return arguments of bwd or bwd2 as pairs (high, low), shifted by `step` times the cotangents ggg_."""
     pairs = {a.name: judge.pair(values[a.name], step, values.get(f"ggg_{a.name}")) for a in op.select_present(values)}
     return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
 
 
 @pytest.mark.parametrize("op", EACH)
 def test_the_judge_differentiates_its_derivatives(op):
-    """Central differences agree, up to terms of second order in the step and roundings of 2^-105 of the scale."""
+    """Central differences agree up to errors of second order in the step and rounding errors of 2^-105 of the scale."""
     for values, smooth in yield_third_order_calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
-            continue  # a step along scaled cotangents is not small
+            continue  # a step along large cotangents is not small
         third = compute_with_judge(op, values)
         for lower, prefix in ((OPERATORS[f"{op.definition.name}_{o}"], p) for o, p in (("bwd", "gg_"), ("bwd2", ""))):
             plus, minus = (compute_with_judge(lower, move_arguments(lower, values, step)) for step in (STEP, -STEP))
@@ -73,7 +73,7 @@ def test_an_error_names_the_backends_that_have_it():
 
 @pytest.mark.parametrize("choice", ["min", "max"])
 def test_the_first_of_equal_messages_counts(choice):
-    """If all messages are zero, the first one is the extremum, although they differ along the cotangents."""
+    """If all messages are zero, the first one is selected, even though their directional derivatives differ."""
     op = THIRD["agg_weighted_n2n_bwd3"]
     values = draw_operator_arguments(op, setting={"op": choice})
     values["embedding"] = np.zeros_like(values["embedding"])
@@ -83,7 +83,7 @@ def test_the_first_of_equal_messages_counts(choice):
 
 @pytest.mark.parametrize(("op", "backend"), OWN)
 def test_what_a_call_leaves_out(op, backend):
-    """Fields that are not requested change no bit of other fields; a cotangent of None counts as zero."""
+    """A field is bitwise the same if it is requested alone; a cotangent of None is treated as zero."""
     values, _ = yield_third_order_calls(op, "float32")[0]
     for name, expected in compute_fields(op, values, backend=backend).items():
         if expected is not None:
@@ -99,7 +99,7 @@ def test_what_a_call_leaves_out(op, backend):
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
 @pytest.mark.parametrize("name", ["gno_kernel", "gno_message"])
 def test_nan_in_a_direction_of_the_coordinates(name, backend):
-    """NaN in a direction reaches the same elements of results as in the judge."""
+    """NaN in a direction affects the same elements as in the judge's results."""
     op = THIRD[f"{name}_bwd3"]
     for direction in ("gg_coords", "ggg_coords"):
         values = draw_operator_arguments(op) | {
@@ -113,11 +113,11 @@ def test_nan_in_a_direction_of_the_coordinates(name, backend):
 
 @pytest.mark.parametrize("large", [(), ("embedding",), ("grad_out",), ("gg_vec", "ggg_vec")], ids="-".join)
 def test_many_edges_of_which_one_dominates(large):
-    """Left-out edges are subtracted from sums over all edges, unless too few digits would remain."""
+    """Excluded edges are subtracted from sums over all edges, unless too much precision would be lost."""
     op = THIRD["agg_edge_to_edge_bwd3"]
     joined = np.zeros((100, 100), int)
     joined[:16, :16] = 1 - np.eye(16, dtype=int)
-    joined[16, 17:57] = joined[17:57, 16] = 1  # more edges than a chunk has
+    joined[16, 17:57] = joined[17:57, 16] = 1  # more edges than fit in a chunk
     graph = EdgeGraph(*np.nonzero(joined), 100)
     values = draw_operator_arguments(
         op, graph=graph, setting={"exclude": "edge"}, num_spherical=3, num_radial=2, n_emb=3, n_mid=2
@@ -130,7 +130,7 @@ def test_many_edges_of_which_one_dominates(large):
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
 @pytest.mark.parametrize("op", EACH)
 def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
-    """The error of each element depends only on its own terms, whatever the size of other elements."""
+    """The error of each element depends only on its own terms, however large other elements are."""
     for largest in (8, 120, 900):
         rng, values = np.random.default_rng(0), draw_operator_arguments(op)
         for name in (n for n, a in values.items() if n.startswith("ggg_") and a is not None):

@@ -1,4 +1,4 @@
-"""Numbers of threads, calls from several Python threads, forked processes, and levels of the instruction set."""
+"""Tests of thread numbers, calls from several Python threads, forked processes, and CPU levels."""
 
 import os
 import signal
@@ -17,11 +17,11 @@ from trigraph import get_num_threads, set_num_threads
 from trigraph.fortran import levels
 from trigraph.table import DEFINITIONS, SYMBOLS
 
-TIMEOUT = 60  # seconds; a process that hangs fails
+TIMEOUT = 60  # seconds after which a hanging process fails the test
 
 
 def draw_large_arguments(op, seed=0, dtype=np.float64, nodes=9):
-    """Return arguments whose sums have several chunks of 256 terms, by source and by destination."""
+    """Return arguments whose sums by source and by destination consist of several chunks of 256 terms."""
     entities = {"num_positions": 3000, "num_edges": 2600}
     sizes = {s: entities.get(s, nodes) for s in op.definition.symbols if SYMBOLS[s].minimum == 0}
     return draw_operator_arguments(op, dtype, seed=seed, **sizes)
@@ -46,7 +46,7 @@ USELESS = ["0", "", "many", "-1", "²", "100000", "9" * 5000]
 
 @pytest.mark.parametrize("setting", [*NUMBERS, *USELESS], ids=lambda s: s[:9])
 def test_default_follows_the_environment(setting, monkeypatch, recwarn):
-    """Unusable values of OMP_NUM_THREADS are ignored; a number above the limit warns."""
+    """Invalid values of OMP_NUM_THREADS are ignored; a number above the limit causes a warning."""
     from trigraph.fortran import threads
 
     monkeypatch.setenv("OMP_NUM_THREADS", setting)
@@ -72,7 +72,7 @@ def test_calls_from_several_threads_at_once(backend):
 
 
 def print_in_new_process(script, **environment):
-    """Return the words that a script prints in a new process, which must end within TIMEOUT."""
+    """Run a script in a new process, which must end within TIMEOUT; return the words that it prints."""
     words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
     return run_command(sys.executable, *words, env=variables, timeout=TIMEOUT).stdout.split()
@@ -95,7 +95,7 @@ RESULTS = textwrap.dedent("""
 
 
 def test_forked_children_compute_on_one_thread():
-    """A child of os.fork or multiprocessing computes on one thread and refuses more; the parent keeps its number."""
+    """A child of os.fork or multiprocessing is limited to one thread; the parent keeps its number of threads."""
     script = """
         import multiprocessing
 
@@ -122,7 +122,7 @@ def test_forked_children_compute_on_one_thread():
 
 @pytest.mark.parametrize("first", ["operator", "torch"])
 def test_torch_computes_in_forked_children(first):
-    """torch, whose OpenMP threads the operators share, computes in a forked child; the parent keeps its threads."""
+    """torch shares its OpenMP threads with the operators, and works in a forked child; the parent keeps its threads."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = """
         import ctypes, multiprocessing, os, sys
@@ -163,7 +163,7 @@ def test_torch_computes_in_forked_children(first):
 
 
 def test_what_runs_first_in_a_forked_child_may_call_operators():
-    """In a forked child a finaliser can call operators even before the fork handlers of libraries have run."""
+    """In a forked child, operators can be called even before the fork handlers of libraries have run."""
     source = """
         import os
         os.register_at_fork(after_in_child=lambda: ran.append(operator()))  # before trigraph registers anything
@@ -185,7 +185,7 @@ def test_what_runs_first_in_a_forked_child_may_call_operators():
         assert done.communicate(timeout=TIMEOUT)[0].split() == ["0"]
     finally:
         if done.poll() is None:
-            os.killpg(done.pid, signal.SIGKILL)  # also ends a child that hangs
+            os.killpg(done.pid, signal.SIGKILL)  # also kill a child that hangs
 
 
 def test_a_small_call_starts_no_thread_until_a_number_is_set():
@@ -211,7 +211,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
 
 def test_a_call_with_one_thread_leaves_the_team():
-    """If new stacks are refused, two threads can still run after a call with one thread, but three cannot."""
+    """A call with one thread keeps a team of two alive: if new stacks are refused, two threads run, but not three."""
     script = """
         import resource
         import numpy as np
@@ -236,7 +236,7 @@ def test_a_call_with_one_thread_leaves_the_team():
 
 
 def test_an_upper_bound():
-    """set_num_threads refuses numbers above a limit, since OpenMP ends the process if it cannot start its threads."""
+    """set_num_threads rejects numbers above a limit, since OpenMP exits if it cannot start its threads."""
     from trigraph.fortran.threads import MOST
 
     assert max(16, os.cpu_count()) <= MOST <= max(16, 8 * os.cpu_count())
@@ -253,7 +253,7 @@ def test_an_upper_bound():
     assert_same_bits(compute_fields(op, values), expected)
 
 
-# Levels of the fast path: the default, the choice of another level, and bitwise equality of v3 and v4.
+# CPU levels of the fast path: the default, other levels, and bitwise equality of v3 and v4.
 
 AVAILABLE = levels.list_runnable_levels()
 LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
@@ -272,7 +272,7 @@ def test_the_highest_level_of_the_processor_is_the_default():
     level = _reference.cpu_level()
     assert level in range(5)
     everything = tuple(f"v{n}" for n in range(2, level + 1)) or ("base",)
-    assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels also have v2; a plain build has one level
+    assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels also contain v2; a plain build has only one level
     if levels.ENVIRONMENT not in os.environ:
         assert print_in_new_process(LEVEL) == [AVAILABLE[-1]]
 
@@ -307,7 +307,7 @@ def test_levels_that_cannot_run():
 
 
 def draw_arguments_of_any_size(op, seed):
-    """Return arguments of random sizes; with odd seeds, rows are scaled by widely different factors."""
+    """Return arguments of random sizes; odd seeds scale the rows by widely different factors."""
     rng = np.random.default_rng(seed)
     limits = {s: op.definition.symbol(s) for s in op.definition.symbols}
     sizes = {s: int(rng.integers(max(limit.minimum, 1), limit.maximum or 40)) for s, limit in limits.items()}
@@ -336,7 +336,7 @@ BOTH_LEVELS = pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reaso
 @BOTH_LEVELS
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_equal_bits_on_v3_and_v4(definition):
-    """Results on v3 and v4 are bitwise identical for more sizes than `trigraph verify` tests."""
+    """The levels v3 and v4 give bitwise identical results for random sizes that `trigraph verify` does not test."""
     for op in (o for o in OPS if o.definition is definition):
         for seed in range(8):
             assert_equal_on_levels(op, draw_arguments_of_any_size(op, seed))
