@@ -1,6 +1,6 @@
-"""One rank of test_distributed.py: run the checks given as arguments, such as ``operators.bisection_shares_nodes``.
+"""Program of a rank in test_distributed.py: runs the named checks, such as ``operators.bisection_shares_nodes``.
 
-Rank 0 prints the name and seconds of each check that passed on all ranks; an error ends all ranks.
+Rank 0 prints the name and duration of each check that passes on all ranks; an error ends all ranks.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: errors are raised on all ranks and can be caught; empty and odd inputs work."""
+"""Checks for test_distributed.py: errors are raised on all ranks and can be caught; unusual inputs work."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from trigraph import CSC, EdgeGraph, Segments, distributed
 
 COMM = MPI.COMM_WORLD
 LAST = COMM.rank == COMM.size - 1
-RNG = np.random.default_rng(0)  # the same numbers on all ranks
+RNG = np.random.default_rng(0)  # generates the same numbers on all ranks
 GRAPH = CSC.from_coo(RNG.integers(0, 60, 500), RNG.integers(0, 60, 500), 60, 60)
 ROWS = RNG.normal(size=(60, 4))
 PART = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size, 60))
@@ -18,7 +18,7 @@ MINE = PART.take(ROWS, "num_src_nodes")
 
 
 def assert_refused(call, text, elsewhere=None):
-    """Assert that the last rank raises an error with `text`, and other ranks one with `elsewhere` if it is not None."""
+    """Assert that a call raises an error with `text`, or with `elsewhere`, if given, on all ranks except the last."""
     expected = text if LAST or elsewhere is None else elsewhere
     try:
         call()
@@ -39,7 +39,7 @@ def radial_basis_gradients(dist, wrt, part):
 
 
 def refuses_wrong_arguments():
-    """Arguments that are wrong on one rank, or differ between ranks, raise errors on all ranks."""
+    """Arguments that are invalid on one rank, or differ between ranks, raise errors on all ranks."""
     graph, last = CSC(np.array([0, 2, 3, 5]), np.array([0, 1, 2, 0, 2])), COMM.size - 1
     part = distributed.partition(graph, COMM)
     rows = part.take(np.ones((3, 4), np.float32), "num_src_nodes")
@@ -94,14 +94,14 @@ def refuses_wrong_arguments():
 
 
 def can_compute_after_errors():
-    """After an error inside a call no exchange is pending, and all ranks can call again."""
+    """After an error in a call, no exchange is pending, and all ranks can make further calls."""
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
         assert_refused(lambda: sum_over_edges(op="bogus"), "bogus")
         assert_refused(lambda: sum_over_edges(MINE[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
-        dist[: LAST and 1] = -1  # an error inside the call, on one rank only
+        dist[: LAST and 1] = -1  # causes an error on the last rank only
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
             assert_refused(partial(radial_basis_gradients, dist, wrt, basis), "dist[0] is -1", text)
@@ -109,7 +109,7 @@ def can_compute_after_errors():
 
 
 def handles_empty_partitions():
-    """If a graph has no destinations or outputs, gradients of sources and inputs are zero."""
+    """If a graph has no destinations or outputs, the gradients of sources and inputs are zero."""
     x, weights = np.ones((4, 2)), np.ones(4)
     part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
     grads = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
@@ -126,7 +126,7 @@ def handles_empty_partitions():
 
 
 def checks_reverse_edges():
-    """reverse_edge = -1 means no reverse edge; a wrong reverse raises an error on all ranks."""
+    """A reverse_edge of -1 means that there is no reverse edge; an invalid one raises an error on all ranks."""
     ends = np.array([0, 1]), np.array([1, 0])
     arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
 
@@ -173,7 +173,7 @@ def checks_reverse_edges():
 
 
 def refuses_wrong_rows():
-    """Bad arguments of `distribute`, `collect` and `take` raise errors on all ranks."""
+    """Invalid arguments of `distribute`, `collect` and operators raise errors on all ranks."""
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]
     for kind in (np.int32, np.uint64):
@@ -201,7 +201,7 @@ def refuses_wrong_rows():
 
 
 def accepts_equal_arguments():
-    """Ranks may pass equal arguments of different types; `wrt` may be any iterable."""
+    """Ranks may pass equal arguments of different types; `wrt` may be any iterable of names."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
     grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}

@@ -1,6 +1,6 @@
-"""One rank of test_distributed.py: a sum over a graph that the ranks generate in pieces, with limited memory.
+"""Program of a rank in test_distributed.py: a sum over a graph that is generated in pieces, with limited memory.
 
-Arguments: number of edges, and bytes that a rank may allocate after a first small call.
+Arguments: the number of edges, and the number of bytes that a rank may allocate after a first small call.
 """
 
 import resource
@@ -16,7 +16,7 @@ DEGREE, PIECES = 20, 8
 
 
 def yield_ring_edges(nodes):
-    """Yield the edges into this rank's nodes in pieces; sources are the next nodes on a ring."""
+    """Yield the edges into this rank's nodes in pieces; each node receives from the next DEGREE nodes on a ring."""
     cuts = np.arange(COMM.size * PIECES + 1) * nodes // (COMM.size * PIECES)
     for piece in range(COMM.rank * PIECES, (COMM.rank + 1) * PIECES):
         dst = np.repeat(np.arange(cuts[piece], cuts[piece + 1]), DEGREE)
@@ -24,7 +24,7 @@ def yield_ring_edges(nodes):
 
 
 def sum_ring_messages(edges):
-    """Return the sum of messages of ones over all ranks, which equals the number of edges."""
+    """Return the sum of all messages, which are 1, over all ranks; it equals the number of edges."""
     nodes = edges // DEGREE
     part = distributed.partition_pieces(CSC, yield_ring_edges(nodes), COMM, nodes)
     embedding = np.ones((part.owned["num_src_nodes"].size, 1), np.float32)

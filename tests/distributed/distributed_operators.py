@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: operators on divided graphs equal one process bitwise."""
+"""Checks for test_distributed.py: results on divided graphs are bitwise identical to those of one process."""
 
 import contextlib
 import hashlib
@@ -21,14 +21,14 @@ from trigraph.verification.subjects import name_fields_of_result
 
 COMM = MPI.COMM_WORLD
 PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
-# Tolerances of global sums, whose terms are of order one: above rounding errors, below one missing term.
+# Tolerances of global sums of terms of order one: above rounding errors, but below one missing term.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
-ONE_CHUNK = 100_000  # number of blocks for which global sums equal one process bitwise
+ONE_CHUNK = 100_000  # blocks per chunk, so that every global sum has only one chunk
 
 
 @contextlib.contextmanager
 def set_chunk_size(number):
-    """Set the number of blocks in a chunk of a global sum."""
+    """Set the number of blocks per chunk of global sums."""
     with pytest.MonkeyPatch.context() as patch:
         for kind in PARTITION_CLASSES:
             patch.setattr(kind, "chunk", number)
@@ -36,21 +36,21 @@ def set_chunk_size(number):
 
 
 def assign_owners(number, how, comm):
-    """Return random owners that leave the last of three or more ranks empty, or None for the default owners."""
+    """Return random owners (none of them the last of three or more ranks), or None for the default owners."""
     if how == "blocks":
         return None
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
 
 def yield_edge_pieces(comm, *columns):
-    """Yield this rank's edges in three pieces, the last of which is empty; later ranks have more edges."""
+    """Yield this rank's edges in three pieces, the last of which is empty; higher ranks have more edges."""
     ends = [len(columns[0]) * rank**2 // comm.size**2 for rank in (comm.rank, comm.rank + 1)]
     for begin, end in ((ends[0], sum(ends) // 2), (sum(ends) // 2, ends[1]), (ends[1], ends[1])):
         yield tuple(column[begin:end] for column in columns)
 
 
 def partition_from_pieces(values, comm, columns):
-    """Return the partition of a graph of which each rank has some edges (2 or 3 columns) or triplets."""
+    """Partition a graph of which each rank passes some edges (2 or 3 columns) or triplets."""
     if "graph" not in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         number = (triplets if atoms is None else atoms).num_segments
@@ -72,7 +72,7 @@ def partition_from_pieces(values, comm, columns):
 
 
 def divide_case(case, how, comm=COMM):
-    """Return the partition of a case, and the names of the graph arguments that it replaces."""
+    """Return the partition of a case, and the names of the graph arguments replaced by it."""
     values = case.values
     if how in (2, 3):
         return partition_from_pieces(values, comm, how), [
@@ -96,9 +96,9 @@ def divide_case(case, how, comm=COMM):
 
 
 class OneProcessComparison:
-    """Compares operators on all ranks with one process; `on_device` moves arrays of the ranks to a device.
+    """Compares operators on all ranks with one process; `on_device` copies the ranks' arrays to a device.
 
-    Results equal one process's bitwise, except global sums over more than one chunk (on a device, all global sums).
+    Results must be bitwise identical, except global sums over several chunks and global sums on a device.
     """
 
     def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
@@ -108,7 +108,7 @@ class OneProcessComparison:
         self.digest = hashlib.sha256()
 
     def check_operator(self, op, alone=True):
-        """Compare all fields of an operator and, with `alone`, also each field requested alone."""
+        """Compare all fields of an operator and, if `alone` is true, also each field requested alone."""
         arguments = self.case.arguments(op)
         given_back = [a.name for a in op.arguments if a.given_back]
         if given_back:
@@ -121,7 +121,7 @@ class OneProcessComparison:
             self.compare_call(op, arguments | {"wrt": field.name})
 
     def select_own_arguments(self, op, arguments):
-        """Return this rank's part of the arguments."""
+        """Return this rank's rows of the arguments."""
         arrays = {a.name: find_entity(a) for a in op.arguments if arguments[a.name] is not None}
         local = {n: self.part.take(arguments[n], *rows) if rows else arguments[n] for n, rows in arrays.items()}
         own = arguments | {n: self.on_device(array) for n, array in local.items()}
@@ -152,12 +152,12 @@ class OneProcessComparison:
 
 
 def map_fields(op, result):
-    """Return the arrays of a result by name."""
+    """Return the arrays of a result by field name."""
     return {name: array for name, array in name_fields_of_result(op, result).items() if array is not None}
 
 
 def digest_cases(dtype, how, comm, alone):
-    """Compare every operator, in the first `alone` cases also field by field; yield a digest of each case."""
+    """Compare every operator, for the first `alone` cases also each field alone; yield a digest of each case."""
     for definition in DEFINITIONS:
         chosen = [v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
         for number, variant in enumerate(chosen):
@@ -168,25 +168,25 @@ def digest_cases(dtype, how, comm, alone):
 
 
 def equals_one_process_in_one_chunk():
-    """With default owners and one chunk, results equal one process's bitwise."""
+    """With default owners and one chunk, results are bitwise identical to those of one process."""
     with set_chunk_size(ONE_CHUNK):
         assert all(digest_cases("float32", "blocks", COMM, alone=2))
 
 
 def equals_one_rank_in_chunks():
-    """With scattered owners and several chunks, results equal one rank's bitwise."""
+    """With scattered owners and several chunks, results are bitwise identical for any number of ranks."""
     with set_chunk_size(2):
         ranks, one = (list(digest_cases("float64", "scattered", comm, alone=1)) for comm in (COMM, MPI.COMM_SELF))
         assert ranks == one
 
 
 def equals_one_process_in_pieces():
-    """If each rank has a piece of each graph, results equal one process's bitwise; edges of a CSC are shuffled."""
+    """If each rank passes pieces of the graphs (CSC: in random order), results are bitwise those of one process."""
     rng, names = np.random.default_rng(1), ("regular", "second sizes", "periodic", "no nodes")
     with set_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
             every = [v for v in list_variants(definition, ()) if v.name in names]
-            # Only "bilinear" has settings that choose graph objects; settings of other definitions change no graph.
+            # Only the settings of "bilinear" select graph objects.
             for variant in every if definition.graph == "bilinear" else {v.name: v for v in every}.values():
                 case = build_case(definition, variant, "float64", 0)
                 if definition.graph == "csc":
@@ -201,7 +201,7 @@ def equals_one_process_in_pieces():
 
 
 def bisection_shares_nodes():
-    """Bisection gives each rank its part of the nodes; a rank receives only what its edges read from other ranks."""
+    """Bisection gives all ranks similar numbers of nodes; a rank receives only the rows that its edges read."""
     positions, rank = np.random.default_rng(0).uniform(0, 5, (40, 3)), COMM.rank
     number = np.bincount(distributed.owners.bisection(positions, COMM.size), minlength=COMM.size)
     assert 0 < number.min() <= number.max() <= 1.2 * 40 / COMM.size + 1
@@ -224,7 +224,7 @@ ON_DEVICE = [
 
 
 def equals_one_process_on_device():
-    """With device arrays (of the stand-in for CuPy), which the host exchanges, results equal one process's bitwise."""
+    """Results are bitwise identical for device arrays (CuPy's stand-in), which are exchanged through the host."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         cupy_stand_in.install_cupy(patch, folder)
         for op in map(OPERATORS.get, ON_DEVICE):

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: threads of a rank, before and after the first partition."""
+"""Checks for test_distributed.py: the number of threads of a rank, before and after the first partition."""
 
 import os
 
@@ -19,7 +19,7 @@ def partition_on_new_communicator():
 
 
 def uses_all_processors_at_start():
-    """A rank uses all processors, or only its share after the first partition, unless set_num_threads was called."""
+    """A rank uses all processors, and only its share after the first partition, unless set_num_threads was called."""
     number = len(os.sched_getaffinity(0))
     assert trigraph.get_num_threads() == number
     partition_on_new_communicator()
@@ -30,7 +30,7 @@ def uses_all_processors_at_start():
 
 
 def divides_processors():
-    """A rank's share depends on the processors that ranks may use: equal, separate or overlapping sets, or one."""
+    """A rank's share depends on the sets of processors available to the ranks: equal, disjoint, overlapping, or one."""
     told, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
         for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
@@ -43,7 +43,7 @@ def divides_processors():
 
 
 def divides_torch_threads():
-    """torch uses a share of its initial number of threads, unless the environment or the user has set the number."""
+    """torch uses a share of its initial number of threads, unless the number was set by the environment or the user."""
     import torch
 
     from trigraph.distributed import torch as divided

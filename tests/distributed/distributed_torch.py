@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: derivatives in torch, a training step compared with one process, the example."""
+"""Checks for test_distributed.py: derivatives in torch, a training step compared with one process, the example."""
 
 import contextlib
 import hashlib
@@ -23,9 +23,9 @@ from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
 
-CUTOFF = 3.0  # in Å; includes two images of one atom, and few other neighbours, because triplets take time
+CUTOFF = 3.0  # Å; includes two images of an atom, but few neighbours, because triplets take time
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
-# Ranks and one process add the same float64 terms in different orders, in a dozen sums of up to some thousand terms.
+# Ranks and one process add the same float64 terms in different orders, in a dozen sums of up to thousands of terms.
 CLOSE = 1e-9
 
 
@@ -43,7 +43,7 @@ def digest_tensors(*tensors):
 
 
 def step_dimenet(comm):
-    """Energy, forces and a training step of DimeNet++ for a periodic slab equal one process's; return a digest."""
+    """Compare a training step of DimeNet++ for a periodic slab with an undivided model; return a digest."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
     atoms.append(Atom("Cu", [0, 0, -20]))  # an isolated atom
@@ -80,12 +80,12 @@ def step_dimenet(comm):
 
 
 def dimenet_equals_one_process():
-    with set_chunk_size(50):  # several chunks
+    with set_chunk_size(50):  # more than one chunk
         assert step_dimenet(MPI.COMM_WORLD) == step_dimenet(MPI.COMM_SELF)
 
 
 def example_is_independent_of_ranks():
-    """The example prints the same numbers for any number of ranks, and its error falls."""
+    """The example prints the same numbers for any number of ranks, and its error decreases."""
     spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -101,7 +101,7 @@ def example_is_independent_of_ranks():
 
 
 def derivatives_pass_gradcheck():
-    """First and second derivatives over all ranks are correct; a third order and forward mode raise errors."""
+    """First and second derivatives over all ranks work; third derivatives and forward mode raise errors."""
     rows = errors.PART.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
@@ -131,7 +131,7 @@ def derivatives_pass_gradcheck():
 
 
 def refuses_wrong_totals():
-    """Bad arguments of `total` raise errors on all ranks."""
+    """Invalid arguments of `total` raise errors on all ranks."""
     x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
     errors.assert_refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
     errors.assert_refused(lambda: divided.total(x, errors.PART), "expected a Partition from Partition.rows")

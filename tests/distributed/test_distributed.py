@@ -1,4 +1,4 @@
-"""trigraph.distributed under mpiexec: results equal one process bitwise; graphs in pieces; errors end all ranks."""
+"""Tests of trigraph.distributed under mpiexec: agreement with one process, graphs in pieces, memory, and errors."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ CHECKS = [
     ),
     *(f"errors.{kind}" for kind in ("refuses_wrong_rows", "accepts_equal_arguments", "makes_many_partitions")),
     "threads.divides_processors",
-    "operators.equals_one_process_on_device",  # must precede torch, which cannot view the stand-in's arrays
+    "operators.equals_one_process_on_device",  # before torch, which cannot view the stand-in's arrays
 ]
 OF_TORCH = [
     *(f"torch.{name}" for name in ("dimenet_equals_one_process", "derivatives_pass_gradcheck", "refuses_wrong_totals")),
@@ -47,7 +47,7 @@ CHECKS += OF_TORCH if find_spec("torch") else []
 
 
 def run_ranks(number, script, *arguments, timeout=500, threads="1"):
-    """Run a script of this folder on some ranks; waiting ranks yield, because there may be fewer processors."""
+    """Run a script on some ranks; waiting ranks yield, because there may be fewer processors than ranks."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files in this folder
         variables = {
@@ -62,7 +62,7 @@ def run_ranks(number, script, *arguments, timeout=500, threads="1"):
 
 @pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=slow) for n in (1, 3, 7))])
 def finished_checks(request):
-    """Run all checks in one start of the ranks, because a start takes longer than most checks."""
+    """Run all checks in one MPI run, because starting the ranks takes longer than most checks."""
     return run_ranks(request.param, "distributed_checks.py", *CHECKS)
 
 
@@ -84,7 +84,7 @@ def test_ranks_share_the_processors_of_a_machine():
 
 @pytest.mark.parametrize(("case", "status"), [("raises", 1), ("interrupted", 130)])
 def test_a_rank_that_ends_early_ends_all(case, status):
-    """If a rank ends while others wait for it in a call, all ranks end."""
+    """If a rank exits while others wait for it in a call, all ranks end."""
     run = run_ranks(2, "distributed_ends.py", case, timeout=30)
     assert run.returncode == status
     assert "rank 1:\nTraceback" in run.stderr
@@ -102,11 +102,11 @@ def test_the_example(number):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these memory limits")
 def test_two_ranks_take_what_one_cannot():
     """Two ranks compute a sum over a graph that does not fit into the limited memory of one rank."""
-    edges, limit = 500_000, 100_000_000  # bytes per rank: one rank needs 120 million, each of two ranks 80 million
+    edges, limit = 500_000, 100_000_000  # bytes per rank; one rank needs 120 MB, each of two 80 MB
     alone = run_ranks(1, "distributed_memory.py", str(edges), str(limit))
     assert alone.returncode != 0
     assert "MemoryError" in alone.stderr
-    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # with twice the limit one rank succeeds
+    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # one rank succeeds with twice the limit
         done = run_ranks(number, "distributed_memory.py", str(edges), str(bytes_of_each))
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == f"{edges} edges"

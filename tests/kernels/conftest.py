@@ -1,4 +1,4 @@
-"""Fixtures: the test kernels in each build and each order of threads, and the stand-in for CuPy."""
+"""Fixtures: the test kernels in each build, the thread orders, and the stand-in for CuPy."""
 
 import cupy_stand_in
 import pytest
@@ -14,7 +14,7 @@ def thread_order(request):
 
 @pytest.fixture(scope="session", params=[(), pytest.param(("-DCUDA_HOST_UCONTEXT",), marks=pytest.mark.slow)])
 def faults_fast(request):
-    """Return the kernels of faults.cu, also with fibers by ucontext, for processors other than x86-64 and aarch64."""
+    """Return the library of faults.cu, also with ucontext fibers (used except on x86-64 and aarch64)."""
     return HostLibrary(build_test_library("faults", extra_flags=request.param))
 
 

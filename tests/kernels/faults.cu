@@ -1,4 +1,4 @@
-// Faulty kernels and, if the template argument is true, their correct versions; checks must distinguish the two.
+// Faulty kernels; if the template argument is true, they are correct. Checks must distinguish the two versions.
 
 template <bool right>
 __global__ void missing_barrier(float* y) {
@@ -12,7 +12,7 @@ __global__ void missing_barrier(float* y) {
     y[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
-// Barriers of lanes 16-31, 8-23 and 0-15 order the write of lane 31 before the read of lane 0.
+// A chain of barriers (lanes 16-31, 8-23, 0-15) orders lane 31's write before lane 0's read.
 template <bool right>
 __global__ void chain_of_syncwarps(float* y) {
     __shared__ float cell;
@@ -53,7 +53,7 @@ __global__ void uninitialised(float* y) {
     y[threadIdx.x] = tile[threadIdx.x];
 }
 
-// Different threads may write different bytes of one word.
+// Threads may write different bytes of the same word, but must not read them without a barrier.
 template <bool right>
 __global__ void bytes_of_a_word(int* y) {
     extern __shared__ int words[];
@@ -75,7 +75,7 @@ __global__ void write_outside(float* y) {
     y[int(threadIdx.x) - (right ? 0 : 1)] = 1.0f;
 }
 
-// The caller passes the index, so that the compiler cannot detect the access.
+// The caller passes `beyond`, so that the compiler cannot detect the invalid access.
 template <bool right>
 __global__ void outside_shared(float* y, int beyond) {
     __shared__ float tile[64];
@@ -99,7 +99,7 @@ __global__ void outside_local(float* y, int last) {
     for (int i = 0; i < 8; i++) {
         local[i] = float(i);
     }
-    __syncthreads();  // after this switch of fibers, `local` is on the stack of a resumed fiber
+    __syncthreads();  // switches fibers: later, `local` is on a resumed stack
     const float* row = local;
     y[threadIdx.x] = row[right ? last : last + 1];
 }
@@ -115,7 +115,7 @@ __global__ void null_pointer(const float* x, float* y) {
     y[threadIdx.x] = right && x == nullptr ? 0.0f : x[threadIdx.x];
 }
 
-// ---- faults that every build finds, because no thread can continue --------------------------------------------------
+// ---- faults that every build detects, because no thread can continue ------------------------------------------------
 
 template <bool right>
 __global__ void deadlock(float* y) {
@@ -152,7 +152,7 @@ __global__ void returned_lane(float* y) {
     y[threadIdx.x] = __shfl_sync(right ? 0x000fffffu : 0xffffffffu, float(threadIdx.x), 0);
 }
 
-// The last lane returns while all other lanes wait for it.
+// Lane 31 returns while all other lanes wait for it.
 template <bool right>
 __global__ void leaving_lane(float* y) {
     if (!right && threadIdx.x == 31) {

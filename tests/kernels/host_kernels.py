@@ -1,4 +1,4 @@
-"""Builds of the test kernels: primitives, storage, and faults (each faulty kernel with its correct version)."""
+"""Build the test kernels on the host: primitives, storage, tensor, and faults (faulty and correct versions)."""
 
 import os
 import re
@@ -27,7 +27,7 @@ INSTANCES = {
 
 
 def skip_unless_available(available, what):
-    """Skip a test because a tool is missing; fail on CI, where every tool is installed."""
+    """Skip a test if a tool is not available; on CI, where every tool is installed, fail instead."""
     if not available:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{what} is missing")
@@ -35,14 +35,14 @@ def skip_unless_available(available, what):
 
 
 def require_compiler():
-    """Skip or fail without a C++ compiler."""
+    """Skip a test, or fail on CI, if there is no C++ compiler."""
     skip_unless_available(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
 
 
 def choose_rotating_subset():
-    """Return a number by which `make test` selects a subset of the cases of `make test-all`.
+    """Return a number that selects the cases of `make test-all` that `make test` runs.
 
-    The number changes with the commit or, outside of a repository, with the day.
+    The number changes with every commit or, outside a repository, every day.
     """
     commit = environment._run_git(HERE, "rev-parse", "HEAD")
     return int(commit, 16) if commit else date.today().toordinal()

@@ -1,4 +1,4 @@
-// Kernels that test_gpu_launcher.py launches.
+// Kernels launched by test_gpu_launcher.py.
 /* The word __shared__ in a comment, and a second time: extern __shared__ nothing[]; */
 #include "parts_table.cuh"
 
@@ -13,7 +13,7 @@ __global__ void dynamic_memory(T* out) {
 
 template <typename T>
 struct Given {
-    bool flag;  // smaller than the next member, so that padding follows
+    bool flag;  // followed by padding
     int i;
     long long wide;
     T* nothing;

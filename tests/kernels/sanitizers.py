@@ -1,4 +1,4 @@
-"""Runs of a family's kernels with instrumented builds, recorded launches, and workspace filled with NaN."""
+"""Run a family's kernels in instrumented builds, record launches, and fill workspace with NaN."""
 
 import ctypes
 import importlib.util
@@ -19,13 +19,13 @@ from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
-# The installed library must give bitwise identical results in every order of threads. The reports of sanitizers do not
-# depend on the order, so instrumented builds run in one order.
+# Results of the installed library must be bitwise identical in every thread order. Sanitizer reports do not depend on
+# the order, so instrumented builds use only one.
 ORDERS = ("forward", "reverse", "random")
 
 
 class LaunchRecorder(HostLibrary):
-    """A library that records the instances that it launches."""
+    """A library that records which kernel instances it launches."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -37,14 +37,14 @@ class LaunchRecorder(HostLibrary):
 
 
 def run_family(family):
-    """Run all cases of a family and compare the results with the judge's; return them."""
+    """Run all cases of a family, compare the results with the judge's, and return them."""
     place = Rehearsal()
-    with place.poisoned():  # uninitialised workspace holds NaN
+    with place.poisoned():  # fills uninitialised workspace with NaN
         return cases.run(family, place)
 
 
 def check_family(family, path, order):
-    """Assert that the cases launch all kernels, with bitwise identical results in each order of threads."""
+    """Assert that the cases launch all kernels, and that their results are bitwise identical in every thread order."""
     library = LaunchRecorder(path)
     with using_host_library(library, order, seed=5):
         fields = run_family(family)
@@ -59,7 +59,7 @@ _BITS = {}
 
 
 def installed_library(family):
-    """Return the path of the installed library."""
+    """Return the path of a family's installed library."""
     return importlib.util.find_spec(f"trigraph.gpu._host_{family}").origin
 
 
@@ -67,7 +67,7 @@ _BARRIER = re.compile(r"\b__sync(?:threads|warp)\(\);")
 
 
 def list_barriers(family):
-    """Return the barriers in the sources of a family, as (file, number of the barrier in the file)."""
+    """Return the barriers in a family's sources as (file, index of the barrier in the file)."""
     sources = {}
     expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, sources)
     return [(path.name, k) for path, text in sources.items() for k in range(len(_BARRIER.findall(text)))]
@@ -77,7 +77,7 @@ _SWITCH = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_lef
 
 
 def build_family_library(family, variant):
-    """Build a library whose barriers can be left out (see `find_missing_barrier_error`); return its path."""
+    """Build a library whose barriers can be disabled (see `find_missing_barrier_error`); return its path."""
     require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = Path(folder) / "kernels"
@@ -93,12 +93,12 @@ def build_family_library(family, variant):
 
 
 def find_missing_barrier_error(family, library, barrier):
-    """Run all cases without one barrier; return the resulting error, or None.
+    """Run all cases with one barrier disabled; return the resulting error, or None.
 
     Parameters
     ----------
     library
-        Path that `build_family_library` returned.
+        Path returned by `build_family_library`.
     """
     opened = HostLibrary(library)
     switch = ctypes.c_int.in_dll(opened._library, "cuda_host_left_out")
@@ -120,7 +120,7 @@ def find_missing_barrier_error(family, library, barrier):
 
 
 def run_program(*arguments):
-    """Run a test file in a new process, into which AddressSanitizer is loaded first.
+    """Run a test file in a new process that loads AddressSanitizer first.
 
     Returns
     -------

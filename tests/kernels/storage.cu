@@ -1,4 +1,4 @@
-// Round computed numbers to the type in which arrays are stored.
+// A kernel that rounds computed values to the storage type of arrays.
 #include "../../gpu/kernels/gat_storage.cuh"
 
 template <class S> __global__ void storage_round(const Compute<S>* values, S* stored, int count) {

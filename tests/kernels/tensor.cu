@@ -1,8 +1,8 @@
-// The product of two tiles on tensor cores.
+// A kernel that multiplies two tiles on tensor cores.
 #include "../../gpu/kernels/tensor.cuh"
 
-// Add the product of a 16 x 16 and a 16 x 8 tile `repeated` times, by one warp. `parts` receives the bfloat16
-// parts of left[0, 0], and `redo` whether any sum is not finite.
+// Add the product of a 16 x 16 tile and a 16 x 8 tile `repeated` times, using one warp. The bfloat16 parts of
+// left[0, 0] are written to `parts`; `redo` is set if any sum is not finite.
 __global__ void tensor_product(const float* left, const float* right, int repeated, float* sums, float* parts,
                                int* redo) {
     const LeftParts l = split_left([&](int row, int x) { return left[row * tensor_depth + x]; });

@@ -1,4 +1,4 @@
-"""The launcher: argument checks, errors, threads, forks, and calls of CuPy (with a stand-in)."""
+"""Tests of the kernel launcher: argument checks, compilation, the cache, errors, and calls to a stand-in for CuPy."""
 
 import gc
 import importlib.util
@@ -31,7 +31,7 @@ F4, F8 = np.dtype("f4"), np.dtype("f8")
 
 
 def test_the_source_says_what_the_compiler_says():
-    """Parameters read from the source equal those that the compiler reports, for every instance."""
+    """The parameters read from the source agree with those reported by the compiler, for every kernel instance."""
     for family in INSTANCES:
         compiled = launcher.describe(HostLibrary(launcher.installed(family))._library)
         assert {name: tuple(texts) for name, texts in launcher._read_build_parameters()[family].items()} == compiled
@@ -50,13 +50,13 @@ def host():
 
 @pytest.fixture
 def requested_compilations():
-    """Return a list that receives options, file name, instance names and source of each compilation."""
+    """Return a list to which each compilation adds its options, file name, instance names and source."""
     return []
 
 
 @pytest.fixture
 def device(host, monkeypatch, tmp_path, requested_compilations):
-    """The launcher of a device, with the kernels of primitives.cu."""
+    """A device's launcher, with the kernels of primitives.cu."""
     cupy = cupy_stand_in.install_cupy(monkeypatch, tmp_path / "cache")
 
     def compile_using_nvrtc(source, options, filename, name_expressions):
@@ -83,7 +83,7 @@ def float32_ones(size=32):
 
 
 def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
-    """Launch y = factor x, by default 2 times ones, and return y as a NumPy array."""
+    """Launch y = factor * x (by default 2 times ones), and return y as a NumPy array."""
     x, y = (float32_ones() if a is None else a for a in (x, y))
     factor, n = np.float32(2) if factor is None else factor, np.size(x) if n is None else n
     if place.name == "gpu":
@@ -140,7 +140,7 @@ def test_array_of_another_device(device):
 
 
 def launch_with_struct(place, out=None, given=None, **more):
-    """Launch the kernel whose second parameter is a struct."""
+    """Launch `scalars`, a kernel whose second parameter is a struct."""
     out = place.xp.zeros(6) if out is None else out
     given = PrimitivesStruct(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
     place.launch(
@@ -187,7 +187,7 @@ class ReorderedStruct(NamedTuple):
     ],
 )
 def test_names_of_arguments(place, arguments, says):
-    """Wrong names, members and types are reported; arguments may be in any order."""
+    """Invalid names, members and types are reported; arguments may be passed in any order."""
     with pytest.raises(TypeError, match=says):
         launch_with_struct(place, **arguments)
     with pytest.raises(
@@ -235,7 +235,7 @@ def test_the_library_is_restored(host):
 
 
 def test_structs_are_passed_by_value(host):
-    """A struct becomes an array of rank 0 whose dtype has the offsets of C++."""
+    """A struct becomes an array of rank 0 whose dtype has the same member offsets as in C++."""
     signature, names = launcher.describe(host.library("primitives")._library)["scalars"]
     assert signature == "double*,{bool,int,long long,const double*},float,double"
     assert names == "out,given.flag,given.i,given.wide,given.nothing,x,y"
@@ -248,7 +248,7 @@ def test_structs_are_passed_by_value(host):
 
 
 def cached_kernel(device, kernel="scale"):
-    """Return the compiled kernel that the launcher of a device has cached."""
+    """Return the compiled kernel from the cache of a device's launcher."""
     return device._functions[0, "primitives", kernel, F4][0]
 
 
@@ -279,7 +279,7 @@ def test_the_next_process_finds_what_was_compiled(device, requested_compilations
 
 
 def test_what_a_call_needs_is_compiled_ahead(device, requested_compilations, monkeypatch):
-    """The first launch compiles all kernels of its call, in threads; `gpu.compile` compiles those of an operator."""
+    """The first launch compiles all kernels of its call, using threads; `gpu.compile` compiles those of an operator."""
     monkeypatch.setattr(launcher, "AHEAD", True)
     begun, kernels = threading.Event(), cache.together("weighted", "finish_rows<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
@@ -319,7 +319,7 @@ def flip_first_byte(code):
 )
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_path, damage, renamed):
-    """An empty, truncated, changed or renamed file in the cache is compiled again, and leaves no other file."""
+    """A cached file that is empty, truncated, changed or renamed is compiled again; no other file remains."""
     launch_scale(device)
     (file,) = (tmp_path / "cache").rglob("*.cubin")
     whole = file.read_bytes()
@@ -336,7 +336,7 @@ def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_pa
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(device, requested_compilations, tmp_path, monkeypatch):
-    """With a full disk no partial file is left, and a temporary folder of the process is used."""
+    """If the disk is full, no partial file is left, and a temporary folder is used instead."""
     write, full = Path.write_bytes, tmp_path / "cache"
 
     def cut_file(path, code):
@@ -351,7 +351,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(device, requested_compilation
 
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
 def test_a_cache_that_cannot_be_kept(device, requested_compilations, monkeypatch, tmp_path, why):
-    """A temporary folder is used if CuPy's cache is in memory or not writable."""
+    """A temporary folder is used if CuPy's cache is in memory or its folder is not writable."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / ("file" if why == "read-only" else "kept")))
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", str(int(why == "in memory")))
@@ -394,10 +394,10 @@ def test_asks_for_more_shared_memory(device):
     ("owner", "method"), [(cupy_stand_in.CompiledKernel, "__call__"), (cupy_stand_in.RawModule, "get_function")]
 )
 def test_refused_memory_passes_through(device, monkeypatch, owner, method):
-    """After a MemoryError the launcher holds no array of the call, and the next call works."""
+    """After a MemoryError, the launcher keeps no array of the failed call alive, and the next call works."""
 
     class OutOfMemoryError(MemoryError):
-        """A MemoryError, like CuPy's."""
+        """A subclass of MemoryError, as in CuPy."""
 
     def refuse_memory(*_, **__):
         raise OutOfMemoryError("Out of memory allocating 512 bytes")
@@ -441,5 +441,5 @@ assert not other.is_alive()
 
 
 def test_interruptions_leave_the_lock_open():
-    """In Python 3.14, `with lock:` leaves the lock closed after almost every second interruption."""
+    """In Python 3.14, `with lock:` fails to release the lock after almost every second interruption."""
     run_command(sys.executable, "-c", INTERRUPTED)

@@ -1,6 +1,6 @@
-"""Every kernel instance compiles with NVRTC (no GPU needed) for every architecture, and only listed ones spill.
+"""Tests that every kernel instance compiles with NVRTC for every architecture, and that only listed ones spill.
 
-`make test` compiles one instance of every kernel for one architecture that the commit selects, `make test-all` all.
+No GPU is needed. `make test` compiles one instance of every kernel for one architecture, which depends on the commit.
 """
 
 import functools
@@ -25,7 +25,7 @@ def nvrtc_module():
 
 @pytest.fixture(scope="module")
 def compiled_kernels(nvrtc_module, request):
-    """Compile everything that the selected slow tests need, in as many processes as there are cores."""
+    """Compile everything that the selected slow tests need, using one process per core."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
@@ -97,7 +97,7 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
 
 
 def test_what_cupy_adds_to_the_options(monkeypatch):
-    """CuPy's undocumented `compile_using_nvrtc` takes trigraph's arguments, and adds no -ftz=true."""
+    """CuPy's undocumented `compile_using_nvrtc` accepts trigraph's arguments, and does not add -ftz=true."""
     cupy = pytest.importorskip("cupy")
 
     def check_options(program, options):
@@ -106,5 +106,5 @@ def test_what_cupy_adds_to_the_options(monkeypatch):
 
     monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", check_options)
     call = functools.partial(cupy.cuda.compiler.compile_using_nvrtc, "", cache.OPTIONS, arch="90", method="lto")
-    with pytest.raises(InterruptedError):  # raised instead of linking, before CuPy needs a device
+    with pytest.raises(InterruptedError):  # raised in place of linking, for which CuPy needs a device
         call(filename="product.cu", name_expressions=("product<float>",))

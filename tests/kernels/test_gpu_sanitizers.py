@@ -1,10 +1,10 @@
-"""Every kernel passes the race detector, AddressSanitizer, and a comparison of three orders of blocks and threads.
+"""Tests of every kernel with the race detector, AddressSanitizer, and three orders of blocks and threads.
 
-The tests are tested, too: for each barrier that is left out, they must report a race, wrong results, or results that
-depend on the order.
+These tests are tested, too: for each barrier that is disabled, they must report a race, incorrect results, or results
+that depend on the order.
 
-`make test` runs one family and one sanitizer, selected by the commit. Run as a program with a family and the path of
-a library, this file tests that library.
+`make test` tests one family with one sanitizer, which depend on the commit. If this file is run as a script with a
+family and the path of a library, it tests that library.
 """
 
 import random
@@ -29,7 +29,7 @@ QUICK_BARRIERS = random.Random(choose_rotating_subset()).sample(
 
 
 def select_in_turn(values, variant, quick=((QUICK_FAMILY,),)):
-    """Return a test's parameters for a variant; those that the commit does not select are marked slow."""
+    """Return a test's parameters for a build variant; those that are not selected by the commit are marked slow."""
     turns = quick if variant == QUICK_VARIANT else ()
     return [pytest.param(*v, marks=() if v in turns else pytest.mark.slow) for v in values]
 

@@ -1,4 +1,4 @@
-"""The device path with a stand-in for CuPy (cupy_stand_in.py): devices, streams, captures, waits, launches."""
+"""Tests of the device code with a stand-in for CuPy: devices, streams, captures, synchronisation, launch counts."""
 
 import cupy_stand_in
 import numpy as np
@@ -23,9 +23,9 @@ from trigraph.table import NAMED, SYMBOLS
 
 @pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw_operator_arguments(op))])
 def test_bits_of_gpu_host(cupy, name):
-    """Results are on the arrays' device, whichever is current, and bitwise identical with gpu-host's.
+    """Results are on the arrays' device, whichever device is current, and bitwise identical to those of gpu-host.
 
-    Calls with prepared graphs, with and without long rows, never synchronise, so that they can be captured.
+    Calls with prepared graphs never synchronise, with or without long rows, and can therefore be captured.
     """
     for device, sizes in ((0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})):
         with cupy.cuda.Device(device):
@@ -56,7 +56,7 @@ def test_graphs_of_another_device(cupy, graph):
 
 
 def test_a_graph_is_done_when_it_is_there(cupy):
-    """Another stream may use a new graph at once, because constructing and preparing a graph synchronises."""
+    """Another stream may use a new graph immediately, because constructing and preparing a graph synchronises."""
     for op in (op for op in OPERATORS.values() if op.graph):
         values, on_device = draw_on_device(op)
         with cupy.cuda.Stream():
@@ -68,7 +68,7 @@ def test_a_graph_is_done_when_it_is_there(cupy):
 
 @pytest.mark.usefixtures("cupy")
 def test_an_index_array_is_warned_of():
-    """An index array in place of a graph object gives a warning, because each call sorts the array and synchronises."""
+    """An index array in place of a graph object causes a warning, because each call sorts it and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
     _, on_device = draw_on_device(op)
     expected = compute_fields(op, on_device)
@@ -79,7 +79,7 @@ def test_an_index_array_is_warned_of():
 
 
 def test_the_stand_in_is_strict(cupy):
-    """The stand-in raises an error for each misuse that would give wrong numbers, or an error, on a device."""
+    """The stand-in raises an error for each misuse that would cause wrong results or an error on a device."""
     x = asarray(np.ones(3))
     with cupy.cuda.Device(1), pytest.raises(DeviceMisuse, match="device 0 is used while device 1"):
         x + x
@@ -93,7 +93,7 @@ def test_the_stand_in_is_strict(cupy):
 
 @pytest.mark.usefixtures("cupy")
 def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
-    """A sum over 16,777,216 rows exceeds the largest grid of one launch, and takes two launches."""
+    """A sum over more than 16 million rows exceeds the largest grid, so it is divided among several launches."""
     x, total = (ndarray(np.empty(shape, np.float32)) for shape in ((sums.MOST_ROWS + 256, 1), 1))
     cupy_stand_in.state.dry = True
     before = cupy_stand_in.state.launches
@@ -115,8 +115,8 @@ def test_arrays_of_several_devices_are_refused():
         compute_fields(op, {**on_device, first: elsewhere})
 
 
-# Largest number of launches for a molecule in each order, of trigraph's and CuPy's kernels. A launch takes microseconds
-# of host time, which small calls cannot hide. A product with a transposed matrix first copies the matrix.
+# Maximum numbers of kernel launches (trigraph's and CuPy's) for a molecule, by derivative order. A launch takes
+# microseconds of host time, which small calls cannot hide. Products with a transposed matrix first copy the matrix.
 MOST = {
     "gno_kernel": (2, 11, 17),
     "gno_aggregate": (1, 2, 3),
@@ -144,7 +144,7 @@ MOLECULE = {
 
 @pytest.mark.usefixtures("cupy")
 def test_a_batch_costs_what_a_molecule_does():
-    """A batch of 256 molecules takes as many launches as one molecule, plus at most one for a sum over all edges."""
+    """A batch of 256 molecules needs as many launches as one molecule, plus at most one for a sum over all edges."""
     for name, op in NAMED.items():
         if op.order > 2 and not third_is_native("gpu", name):
             continue

@@ -1,6 +1,6 @@
-"""Half precision in gpu-host: which arrays may be half or must be float32, and how results are rounded.
+"""Tests of half precision in gpu-host: dtype checks, `out`, and the rounding of results.
 
-`trigraph verify` checks the accuracy (`verification/half.py`).
+The accuracy is checked by `trigraph verify` (`verification/half.py`).
 """
 
 import ml_dtypes
@@ -18,7 +18,7 @@ WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in o
 
 
 def convert_to_half(op, dtype, **more):
-    """Return arguments, in `dtype` if they may be half, else in float32; results of fwd are computed from them."""
+    """Return arguments in `dtype` if they may have half precision, else in float32; compute the results of fwd."""
     names = {a.name for a in op.arguments if a.half}
     values = draw_operator_arguments(op, np.float32, **more)
     values = {n: v.astype(dtype) if n in names else v for n, v in values.items()}
@@ -65,7 +65,7 @@ def test_outputs_of_the_callers(op):
 
 @pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
 def test_round(kind):
-    """Conversion rounds half-precision numbers, midpoints between them, the neighbours of both, and random numbers."""
+    """Rounding is correct for half-precision numbers, midpoints between them, their neighbours, and random numbers."""
     with np.errstate(invalid="ignore", over="ignore"):
         every = np.arange(1 << 16, dtype=np.uint16).view(kind)
         bits = every.astype(np.float32).view(np.uint32).astype(np.int64)

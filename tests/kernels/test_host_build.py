@@ -1,4 +1,4 @@
-"""The builder of gpu-host: rewriting of CUDA, included files, tables of parameters, meson's command line."""
+"""Tests of the gpu-host build: rewriting of CUDA declarations, generated sources, dependencies, and errors."""
 
 import sys
 
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, build.__file__]
     ],
 )
 def test_rewrite(declaration, rewritten):
-    """Declarations in shared memory are rewritten as references (the package's own kernels test the other forms)."""
+    """Declarations in shared memory are rewritten as references (the package's kernels cover the other forms)."""
     assert rewrite_shared(declaration).startswith(rewritten)
 
 
@@ -47,7 +47,7 @@ def test_rewrite_refuses(declaration):
 
 @pytest.fixture
 def toy_family(tmp_path):
-    """A folder like gpu/ with one small family."""
+    """A copy of the layout of gpu/ with one small family."""
     source = tmp_path / "gpu"
     (source / "kernels").mkdir(parents=True)
     (source / "kernels" / "toy.cu").write_text('#include "toy.cuh"\n__global__ void other(int n) {}\n')
@@ -85,7 +85,7 @@ def test_generate_refuses(toy_family, tmp_path, instances, says):
 
 
 def test_no_floating_atomics(tmp_path):
-    """A kernel with atomicAdd of floats does not compile, and the error contains the compiler's message."""
+    """A kernel that calls atomicAdd on floats does not compile, and the error contains the compiler's message."""
     require_compiler()
     source = tmp_path / "kernels" / "toy.cu"
     source.parent.mkdir()

@@ -1,6 +1,6 @@
-"""gpu-host reports the fault of each wrong kernel, and none for its correct version, in each order of threads.
+"""Tests that gpu-host reports each faulty kernel, but not its correct version, in every thread order.
 
-Run as a program with the path of a library, this file launches the kernels under AddressSanitizer.
+If this file is run as a script with a library's path, it launches the library's kernels (under AddressSanitizer).
 """
 
 import os
@@ -38,12 +38,12 @@ def int32_zeros(size):
 
 
 class FaultCase(NamedTuple):
-    """A launch of a kernel of faults.cu, and the expected message."""
+    """Launch parameters of a kernel in faults.cu, and the expected error message."""
 
     threads: int
     args: Callable[[], dict[str, object]]
     says: str
-    line: str = ""  # text of the source line that the message names
+    line: str = ""  # text of the source line named in the message
     shared_mem: int = 0
     blocks: int = 1
 
@@ -52,7 +52,7 @@ def row_arguments():
     return {"y": float32_zeros(64)}
 
 
-#: Faults that only the race detector finds.
+#: Faults that the race detector reports.
 RACES = {
     "missing_barrier": FaultCase(64, row_arguments, r"race: .* tile\[\d+\] \(shared\)", "tile["),
     "chain_of_syncwarps": FaultCase(32, row_arguments, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
@@ -70,7 +70,7 @@ RACES = {
     ),
 }
 
-#: Faults that every build finds, because no thread can continue.
+#: Faults that every build detects, because no thread can continue.
 SCHEDULE = {
     "deadlock": FaultCase(
         64,
@@ -98,7 +98,7 @@ SCHEDULE = {
     "width_of_shuffle": FaultCase(32, lambda: row_arguments() | {"width": 12}, r"width 12 is not a power of two"),
 }
 
-#: Faults that AddressSanitizer or UBSan finds and that end the process; no other build finds the last two.
+#: Faults that AddressSanitizer or UBSan reports before exiting; no other build detects the last two.
 BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
 ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in BOUNDS} | {
     "outside_local": FaultCase(64, lambda: row_arguments() | {"last": 7}, "insufficient space|stack-buffer-overflow"),
@@ -132,7 +132,7 @@ def test_schedule(faults_fast, faults_race, thread_order, kernel):
     case = SCHEDULE[kernel]
     for build in (faults_fast, faults_race):
         with using_host_library(build, thread_order, seed=5):
-            for _ in range(2):  # a failed launch does not affect the next
+            for _ in range(2):  # a failed launch must not affect the next one
                 with pytest.raises(KernelError, match=case.says):
                     launch_case(kernel, False, case)
             launch_case(kernel, True, case)
@@ -146,7 +146,7 @@ def test_many_seeds_give_no_false_alarm(faults_race):
 
 
 def test_asan():
-    """Correct kernels cause no report, and each wrong kernel causes the expected report."""
+    """Correct kernels cause no report, and each faulty kernel causes the expected report."""
     output, report = run_program(__file__, build_test_library("faults", "asan"))
     reports = dict(re.findall(r"^begin (\w+)$(.*?)^end$", report, re.DOTALL | re.MULTILINE))
     assert output == "all right\n", report
@@ -158,7 +158,7 @@ def test_asan():
 
 
 def launch_right_kernels(path):
-    """Launch all correct kernels, after a deadlock whose abandoned threads must leave no poisoned memory."""
+    """Launch all correct kernels, each after a deadlock, whose abandoned threads must not leave poisoned memory."""
     for order in ("forward", "reverse", "random"):
         with using_host_library(path, order):
             for kernel, case in {**RACES, **SCHEDULE, **ASAN}.items():

@@ -1,4 +1,4 @@
-"""Matrix products of kernels/matrices.cuh and kernels/products.cuh in gpu-host, with and without tensor cores."""
+"""Tests of the matrix products in kernels/matrices.cuh and products.cuh, with and without tensor cores."""
 
 import numpy as np
 import pytest
@@ -7,19 +7,19 @@ from trigraph.gpu.instances import switching_tensor_cores
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.sums import ROWS, Kernels
 
-# (rows, depth, width), with full and partial tiles in each direction, and every width of a tile.
+# (rows, depth, width), with full and partial tiles in each direction and every tile width.
 SHAPES = [(1, 1, 1), (127, 16, 16), (129, 33, 17), (256, 64, 32), (130, 68, 64), (65, 7, 66), (40, 100, 132)]
 
 
 @pytest.fixture(params=[False, True], ids=["ordinary", "tensor"])
 def tensor(request):
-    """Switch tensor cores on or off; return whether they are on."""
+    """Enable or disable tensor cores; return whether they are enabled."""
     with switching_tensor_cores(request.param):
         yield request.param
 
 
 def in_runs(left, right):
-    """Return left @ right, computed as a sum of sums of 16 consecutive terms."""
+    """Return left @ right, computed by adding partial sums of 16 consecutive terms."""
     total = np.zeros((len(left), right.shape[1]), left.dtype)
     for first in range(0, left.shape[1], 16):
         run = np.zeros_like(total)
@@ -30,7 +30,7 @@ def in_runs(left, right):
 
 
 def check(got, left, right, exact):
-    """Assert bitwise equality with `in_runs` if `exact`, else an error of 3 eps times the sum of absolute terms."""
+    """Assert bitwise equality with `in_runs` if `exact`, else an error of at most 3 eps times the sum of |terms|."""
     if exact:
         assert got.tobytes() == in_runs(left, right).tobytes()
         return
@@ -39,7 +39,7 @@ def check(got, left, right, exact):
 
 
 def draw(*shape, dtype=np.float32, shift=0):
-    """Return random numbers at an address that is `shift` numbers away from a multiple of 16 bytes."""
+    """Return random numbers that start `shift` elements after an aligned address."""
     room = np.empty(np.prod(shape) + 8, dtype)
     first = -room.ctypes.data // room.itemsize % 4 + shift
     array = room[first : first + np.prod(shape)].reshape(shape)
@@ -57,7 +57,7 @@ def test_multiply(tensor, dtype):
         check(out, left, right, exact)
         again = kernels.matmul(left, np.asfortranarray(right), out=np.ones_like(out), add=True)
         assert again.tobytes() == (1 + out).tobytes()
-        # The result of a row depends neither on the number of rows nor on other rows that are not finite.
+        # The result of a row depends neither on the number of rows nor on non-finite values in other rows.
         others = left.copy()
         others[1::2] = np.nan
         few = kernels.matmul(others[:1].copy(), right), kernels.matmul(others, right)[::2]
@@ -73,14 +73,14 @@ def test_product_rows(tensor):
         for number, product in enumerate(product_rows(kernels, left, right)):
             part = slice(number * ROWS, (number + 1) * ROWS)
             check(product, left[part].T, right[part], exact=wide and not tensor)
-        # Repeat with factors that are some columns of wider matrices.
+        # Repeat with factors that are column ranges of wider matrices.
         more = [np.hstack([np.full((rows, 3), np.nan, np.float32), x, x]) for x in (left, right)]
         again = product_rows(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
         assert again.tobytes() == product_rows(kernels, left, right).tobytes()
 
 
 def test_not_finite(tensor):
-    """Numbers unsuitable for tensor cores give the ordinary kernels' results bitwise, and change no other element."""
+    """Rows with numbers unsuitable for tensor cores use ordinary sums; other elements are bitwise unchanged."""
     kernels = Kernels("gemnet", np.empty(0, np.float32))
     left, right = draw(128, 64), draw(64, 64)
     before = kernels.matmul(left, right), product_rows(kernels, left.T.copy(), right)[0]
@@ -94,7 +94,7 @@ def test_not_finite(tensor):
         ):
             assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
             assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()
-    for column in (6, 7):  # one lane sums both columns
+    for column in (6, 7):  # one lane computes both columns
         changed = right.copy()
         changed[20, column] = np.nan
         out = kernels.matmul(left, changed, out=np.zeros((128, 64), np.float32))

@@ -1,6 +1,6 @@
-"""The neighbour search with a fixed capacity finds the edges of the CPU's search, in the same order.
+"""Tests that the neighbour search with a fixed capacity finds the same edges as on the CPU, in the same order.
 
-Run as a program with the path of a library, this file tests that library.
+If this file is run as a script with a library's path, it tests that library.
 """
 
 import shutil
@@ -26,7 +26,7 @@ GHOSTS = 3
 
 
 def build(variant):
-    """Build a library with only the kernels of the search, under the name of their family; return its path."""
+    """Build a library with only the search kernels, under the name of their family; return its path."""
     sanitizers.require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = shutil.copytree(KERNELS, Path(folder) / "kernels")
@@ -36,7 +36,7 @@ def build(variant):
 
 
 def search(pos, of_atom, cells, flags, index, most_edges, degree=512):
-    """Search as `CapacitySearch` does with torch; return offsets, edges, counts, graph arrays, shifts, and if all fit.
+    """Search like `CapacitySearch`; return offsets, edges, counts, graph arrays, shifts, and whether all edges fit.
 
     Unused entries of the arrays stay -1.
     """
@@ -69,7 +69,7 @@ _NAMES = [name for name in GRAPH_PARTS["EdgeGraph"].arrays if "offsets" not in n
 
 
 def check(seeds):
-    """Assert that edges and graph arrays equal the CPU's, for all dtypes; return the number of edges."""
+    """Assert that edges and graph arrays agree with the CPU's; return the number of edges."""
     total = 0
     for seed in seeds:
         dtype, index = ((np.float32, np.float64)[seed // 2 % 2], (np.int32, np.int64)[seed // 4 % 2])
@@ -98,7 +98,7 @@ def check(seeds):
 
 @pytest.mark.parametrize("order", sanitizers.ORDERS)
 def test_edges_of_the_cpu(order):
-    """Edges agree for random structures: skewed, tiny, slabs, wires, molecules, distances equal to the cutoff."""
+    """The edges of random structures agree: skewed or tiny cells, slabs, wires, molecules, distances at the cutoff."""
     with using_host_library(sanitizers.installed_library("dimenet"), order, seed=1):
         assert check(range(150) if order == "forward" else range(150, 170)) > 1000
 
@@ -117,7 +117,7 @@ def test_asan(monkeypatch):
 
 
 def test_what_is_refused():
-    """The search refuses distant or coinciding atoms, NaN, dependent cell vectors, and too many neighbours."""
+    """The search refuses distant or coincident atoms, NaN, dependent cell vectors, and too many neighbours."""
     rng = np.random.default_rng(0)
     pos, one = rng.random((5, 3)) * 3, np.zeros(5, np.int64)
     cell, flags = 3 * np.eye(3)[None], np.ones((1, 3), bool)

@@ -1,4 +1,4 @@
-"""Products by bfloat16 parts (kernels/tensor.cuh) in gpu-host, whose tensor core truncates more than a device's."""
+"""Tests of products of bfloat16 parts (kernels/tensor.cuh) in gpu-host, which truncates more than real tensor cores."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ EPS = np.finfo(np.float32).eps
 
 
 def multiply_fragments(left, right, repeated=1, variant="fast"):
-    """Multiply a 16 x 16 by a 16 x 8 matrix; return the sums, the parts of left[0, 0], and whether to recompute."""
+    """Multiply a 16 x 16 by a 16 x 8 matrix; return sums, the parts of left[0, 0], and whether to recompute."""
     sums, parts, redo = np.empty((16, 8), np.float32), np.empty(3, np.float32), np.empty(1, np.int32)
     with using_host_library(build_test_library("tensor", variant), "random", seed=5):
         arguments = {"left": left, "right": right, "repeated": repeated, "sums": sums, "parts": parts, "redo": redo}
@@ -21,21 +21,21 @@ def multiply_fragments(left, right, repeated=1, variant="fast"):
 
 
 def draw_factors(spread=0):
-    """Return a 16 x 16 and a 16 x 8 matrix whose binary exponents vary by `spread`."""
+    """Return random 16 x 16 and 16 x 8 matrices; their binary exponents vary by up to +-`spread`."""
     rng = np.random.default_rng(3)
     sizes = (16, 16), (16, 8)
     return [(rng.normal(size=s) * 2.0 ** rng.integers(-spread, spread + 1, s)).astype(np.float32) for s in sizes]
 
 
 def largest_error(sums, left, right, repeated=1):
-    """Return the largest error, in units of eps times the sum of absolute terms."""
+    """Return the largest error in units of eps times the sum of |terms|."""
     exact = repeated * (left.astype(float) @ right)
     return np.max(np.abs(sums - exact) / (repeated * (abs(left.astype(float)) @ abs(right)))) / EPS
 
 
 @pytest.mark.parametrize("variant", ["fast", "race"])
 def test_random_numbers(variant):
-    """Errors are at most 3 eps; a wrong lane, part or depth would give errors above 100 eps."""
+    """Errors are at most 3 eps; a mistake in a lane, part or depth would cause errors above 100 eps."""
     for spread in (0, 4, 40):
         left, right = draw_factors(spread)
         sums, _, redo = multiply_fragments(left, right, variant=variant)
@@ -44,7 +44,7 @@ def test_random_numbers(variant):
 
 
 def test_long_sums():
-    """Running sums are rounded to nearest, since truncation errors of equal terms would add up."""
+    """Running sums are rounded to nearest, since truncation errors would accumulate."""
     left, right = (abs(x) for x in draw_factors())
     assert largest_error(multiply_fragments(left, right, 16)[0], left, right, 16) <= 3
     for number in (1 / 3, 1.0 + 2.0**-23, 2.0 - 2.0**-23, 1.0 + 2.0**-8 - 2.0**-23):
@@ -55,7 +55,7 @@ def test_long_sums():
 
 def test_parts_hold_a_number():
     left, right = draw_factors()
-    right[0] *= 2.0**-10  # so that nothing overflows
+    right[0] *= 2.0**-10  # prevents overflow
     for number in (1.0, -1 / 3, 2.0**-100 * (1 + 2.0**-23), 2.0 - 2.0**-23, 3e38, 0.0, 2.0**-130):
         left[0, 0] = number
         _, parts, redo = multiply_fragments(left, right)
@@ -65,7 +65,7 @@ def test_parts_hold_a_number():
 
 
 def test_what_is_computed_again():
-    """Sums with a number that bfloat16 parts cannot represent are NaN; other sums are bitwise unchanged."""
+    """Sums with a number that bfloat16 parts cannot represent become NaN; other sums are bitwise unchanged."""
     left, right = draw_factors()
     before, _, _ = multiply_fragments(left, right)
     for number in (np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 2.0**-120 * (1 + 2.0**-23), 1e-45):

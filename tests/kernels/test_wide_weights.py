@@ -1,4 +1,4 @@
-"""DimeNet++'s kernels with more rows and columns of weights than a tile has, which `trigraph verify` does not draw."""
+"""Tests of DimeNet++ kernels with weights larger than one tile, which `trigraph verify` does not cover."""
 
 import numpy as np
 import pytest

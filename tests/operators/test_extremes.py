@@ -52,7 +52,7 @@ def assert_close(got, expected, dtype, scale=1.0):
 
 @EACH_BACKEND
 def test_infinite_scores_give_what_ieee_gives(backend):
-    """Results follow IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of the node's scores are infinite."""
+    """Results follow IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of a node's scores is infinite."""
     for activation, infinite in itertools.product(ACTIVATIONS, (np.inf, -np.inf)):
         dtype = np.float32
         graph = CSC(np.array([0, 3, 5, 7]), np.array([0, 1, 2, 0, 1, 1, 2]), 3)
