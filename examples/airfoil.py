@@ -30,8 +30,8 @@ torch.manual_seed(0)
 # %%
 # Meshes
 # ------
-# The mesh is pyamg's airfoil, whose file has only nodes and edges. Its triangles are the triangles of the Delaunay
-# triangulation whose three sides are edges of the file. Linear finite elements on this mesh give the training data.
+# The mesh is pyamg's airfoil, whose file contains only nodes and edges. Its triangles are the Delaunay triangles whose
+# three sides are edges in the file. Linear finite elements on this mesh generate the training data.
 
 
 class TriangleMesh:
@@ -47,7 +47,7 @@ class TriangleMesh:
         mass = areas[:, None, None] / 12 * (np.ones((3, 3)) + np.eye(3))
         self.mass = sparse.csc_matrix((mass.ravel(), (rows, columns)), shape=(n, n))
         self.area = np.asarray(self.mass.sum(axis=1)).ravel()  # integral of each node's basis function
-        self.boundary = np.unique(triangles[grid.neighbors < 0])  # nodes of sides that belong to only one triangle
+        self.boundary = np.unique(triangles[grid.neighbors < 0])  # nodes of edges that belong to only one triangle
         self.inside = np.setdiff1d(np.arange(n), self.boundary)
         stiffness = sparse.csc_matrix((stiffness.ravel(), (rows, columns)), shape=(n, n))
         self.factors = splu(stiffness[self.inside][:, self.inside])
@@ -73,7 +73,7 @@ print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle wa
 # %%
 # Right-hand sides
 # ----------------
-# Each ``f`` is a sum of three random bumps, which can be evaluated at any points.
+# Each ``f`` is a sum of three random bumps, which can be evaluated at any point.
 
 
 class RandomBumps:
@@ -85,7 +85,7 @@ class RandomBumps:
         self.widths, self.heights = rng.uniform(1, 2.5, (number, 3)), rng.standard_normal((number, 3))
 
     def evaluate_at(self, points):
-        """Return the values of all functions at the points, shape (number, points)."""
+        """Return the values of all functions at the points, with shape (number, points)."""
         squares = ((points[:, None, None] - self.centers) ** 2).sum(axis=3)
         return (self.heights * np.exp(-squares / (2 * self.widths**2))).sum(axis=2).T
 
@@ -104,14 +104,14 @@ class KernelSolver(torch.nn.Module):
     def __init__(self, scale):
         super().__init__()
         self.scale = scale
-        self.layer = GNOLayer(1, 1, 10, HIDDEN, bias=False)  # edges have 10 coordinates
+        self.layer = GNOLayer(1, 1, 10, HIDDEN, bias=False)  # each edge has 10 coordinates
 
     def distances_to_boundary(self, points):
         """Return the distances to the circle and to the airfoil."""
         return (RADIUS - np.linalg.norm(points, axis=1)).clip(0), airfoil.query(points)[0]
 
     def connect_points(self, at, points):
-        """Return the graph from every node to every point where u is computed, and the coordinates of its edges."""
+        """Return the graph of edges from every node to every point where u is computed, and their coordinates."""
         dst, src = np.divmod(np.arange(len(at) * len(points)), len(points))
         far = np.linalg.norm(at[dst] - points[src], axis=1) / RADIUS
         pairs = [at[dst].T / RADIUS, points[src].T / RADIUS, [far, np.log(far + 0.06)]]
@@ -123,12 +123,12 @@ class KernelSolver(torch.nn.Module):
         return trigraph.CSC.from_coo(src, dst, len(points), len(at)), coords
 
     def forward(self, mesh, f, nodes):
-        """Return u (functions, nodes) at some nodes of a mesh, for f (functions, all nodes)."""
+        """Return u (functions, selected nodes) for f (functions, all nodes)."""
         at = mesh.points[nodes]
         graph, coords = self.connect_points(at, mesh.points)
         circle, profile = self.distances_to_boundary(at)
         factor = torch.tensor(circle * profile / (circle + profile + 1e-9), dtype=torch.float32)
-        integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # integrals of f around each node
+        integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # integral of f around each node
         terms = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
         return self.scale * factor * torch.stack(terms)
 
@@ -136,7 +136,7 @@ class KernelSolver(torch.nn.Module):
 # %%
 # Training on the coarse mesh
 # ---------------------------
-# Each step fits ``u`` for four of the functions at 80 random nodes. The loss is the square of the relative error.
+# Each step fits ``u`` for four of the functions at 80 random nodes. The loss is the squared relative error.
 
 f = RandomBumps(200).evaluate_at(mesh.points)
 u = mesh.solve(f)
@@ -170,7 +170,7 @@ for where in (mesh, fine):
 assert max(errors) < 0.5  # the solution u = 0 would have an error of 1
 
 # %%
-# Contour lines are solid at positive values and dashed at negative values.
+# Contour lines are solid for positive values and dashed for negative values.
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
 top = np.abs(expected[0]).max()

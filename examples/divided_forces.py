@@ -2,8 +2,8 @@
 
     mpiexec -n 2 python examples/divided_forces.py
 
-Each rank has the atoms on its side of the slab and their edges. Rank 0 prints the losses and a digest of the trained
-parameters, which are the same for any number of ranks, to the last bit. ASE's EMT potential gives the labels.
+Each rank owns the atoms in its part of the slab and their edges. Rank 0 prints the losses and a digest of the trained
+parameters, which are bitwise identical for any number of ranks. The labels are computed by ASE's EMT potential.
 
 Needs torch, ASE, mpi4py and an MPI: pip install 'trigraph[torch,ase,mpi]' matscipy mpich.
 """
@@ -62,7 +62,7 @@ def main(repeats, steps, seed):
         if COMM.rank == 0 and step % 5 == 0:
             print(f"step {step}: root of the mean squared error of a force {loss.item() ** 0.5:.9f} eV/A", flush=True)
         optimizer.zero_grad()
-        loss.backward()  # gradients of the parameters are complete on every rank
+        loss.backward()  # every rank has complete parameter gradients
         optimizer.step()
     if COMM.rank == 0:
         parameters = b"".join(p.detach().numpy().tobytes() for p in model.parameters())

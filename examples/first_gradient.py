@@ -3,8 +3,8 @@ A first gradient and Hessian-vector product
 ===========================================
 
 ``X_fwd`` computes an operator ``X``, ``X_bwd`` its vector-Jacobian product, and ``X_bwd2`` the vector-Jacobian product
-of ``X_bwd``. This tutorial defines an energy of the output of graph attention, differentiates it once and twice, in
-PyTorch and in NumPy, and checks both derivatives against finite differences.
+of ``X_bwd``. This tutorial defines an energy as a function of the output of graph attention, differentiates it once and
+twice, in PyTorch and in NumPy, and checks both derivatives against finite differences.
 """
 
 import matplotlib.pyplot as plt
@@ -45,8 +45,8 @@ print(f"energy {energy.item():.4f}, norm of the gradient {gradient.norm().item()
 # %%
 # In NumPy
 # --------
-# These are the same steps without autograd. The gradient of the energy with respect to the output ``y`` is ``y``
-# itself, so ``y`` is the cotangent for ``_bwd``. Every node is a source and a destination: ``x`` is passed twice, and
+# The same steps work without autograd. The gradient of the energy with respect to the output ``y`` is ``y`` itself, so
+# ``y`` is the cotangent for ``_bwd``. Every node is a source and a destination: ``x`` is passed twice, and
 # its two gradients are added.
 
 

@@ -1,8 +1,8 @@
 """A small potential in JAX with forces and a Hessian, and a layer of a graph neural operator.
 
 Run ``python examples/jax_potential.py``; it needs ``pip install 'trigraph[jax]'``. The potential uses DimeNet++'s sum
-over triplets: `radial_basis` of the distances, and `agg_edge_to_edge` of vectors and embeddings. As in jax-md, it is a
-function of positions. Forces are ``-jax.grad`` and a Hessian is ``jax.hessian``.
+over triplets: `radial_basis` for the distances, and `agg_edge_to_edge` for the vectors and embeddings. As in jax-md, it
+is a function of positions. ``-jax.grad`` computes its forces and ``jax.hessian`` its Hessian.
 """
 
 import jax
@@ -28,7 +28,7 @@ def draw_weights(key):
 
 
 def compute_energy(positions, params, graph):
-    """Return the energy: a network of each edge's embedding and its sum over adjacent edges, summed over all edges."""
+    """Return the energy: the sum over all edges of a network of each edge's embedding and its sum over triplets."""
     vec = positions[graph.src] - positions[graph.dst]
     basis = tj.radial_basis(jnp.sqrt((vec * vec).sum(1)) / CUTOFF, params["freq"], S)
     x = jnp.tanh(basis.rbf @ params["embed"])
@@ -37,20 +37,20 @@ def compute_energy(positions, params, graph):
 
 
 def apply_gno_layer(params, features, coords, graph, width):
-    """Return the output of a layer of a graph neural operator: messages with a kernel, plus a linear term."""
+    """Return the output of a graph neural operator layer: kernel messages plus a linear term."""
     message = tj.gno_message(features, coords, params["kernel"], graph, features.shape[1], width)
     return jax.nn.gelu(message + features @ params["linear"])
 
 
 def check_potential_derivatives():
-    """Compute forces and a Hessian, and check them."""
+    """Check forces and a Hessian."""
     rng = np.random.default_rng(0)
     positions = np.array([[i, j, k] for i in range(2) for j in range(2) for k in range(2)]) * 1.5
     positions += 0.1 * rng.normal(size=positions.shape)
     graph = EdgeGraph.from_positions(positions, CUTOFF).graph
     params, positions = draw_weights(jax.random.key(0)), jnp.asarray(positions)
 
-    forces = jax.jit(lambda x, p, g: -jax.grad(compute_energy)(x, p, g))  # the graph is an argument like any pytree
+    forces = jax.jit(lambda x, p, g: -jax.grad(compute_energy)(x, p, g))  # graphs are pytrees
     f = forces(positions, params, graph)
     hessian = jax.jit(jax.hessian(compute_energy))(positions, params, graph).reshape(f.size, f.size)
     step = 1e-5 * jnp.asarray(rng.normal(size=f.shape))
@@ -63,7 +63,7 @@ def check_potential_derivatives():
 
 
 def fit_operator_layer():
-    """Fit a layer to a function of the neighbours, with gradient descent in one compiled loop."""
+    """Fit a layer to a function of the neighbours by gradient descent in one compiled loop."""
     rng = np.random.default_rng(1)
     points, width, hidden = rng.uniform(size=(30, 2)), 3, 8
     src, dst = np.nonzero(((points[:, None] - points) ** 2).sum(2) < 0.1)

@@ -23,7 +23,7 @@ torch.manual_seed(0)
 # The club
 # --------
 # An edge of the club becomes two edges of the graph, one for each direction, and every member gets a self loop. The
-# graph is built once, for all layers and steps. The only feature of a member is its number, one-hot encoded.
+# graph is built once for all layers and steps. The only feature of a member is its one-hot encoded number.
 
 club = networkx.karate_club_graph()
 ends = torch.tensor(list(club.edges)).T
@@ -42,7 +42,7 @@ x = torch.eye(len(club))
 
 
 class AttentionModel(torch.nn.Module):
-    """Three layers of attention that return a score of each side for every member."""
+    """Three layers of attention that return a score for each side and member."""
 
     def __init__(self, num_members, width=8, heads=4):
         super().__init__()
@@ -52,7 +52,7 @@ class AttentionModel(torch.nn.Module):
         self.third = GATConv(width * heads, 2, **options)
 
     def forward(self, x):
-        """Return scores (members, 2)."""
+        """Return the scores, with shape (members, 2)."""
         x = elu(self.first(x, graph, edge_attr))
         return self.third(elu(self.second(x, graph, edge_attr)), graph, edge_attr)
 
@@ -78,7 +78,7 @@ right = scores.argmax(1) == side
 print(
     f"{int(right.sum()) - len(KNOWN)} of {len(club) - len(KNOWN)} members predicted correctly; loss {loss.item():.3f}"
 )
-assert right.sum() >= 26  # random predictions would be right for half of the members
+assert right.sum() >= 26  # random predictions would be correct for half of the members
 
 paid = {(int(a), int(b)): float(w) for (a, b), w in zip(ends.T, attention.mean(1), strict=True)}
 place = networkx.spring_layout(club, seed=3)

@@ -2,9 +2,9 @@
 Molecular dynamics of copper in LAMMPS
 ======================================
 
-This program runs dynamics at constant energy and draws the energies in `lammps.png`. The potential is Morse's for
-copper (Girifalco and Weizer, 1959) with a smooth cutoff, written as a `trigraph.torch.nn.Potential`. Any other model is
-used in the same way.
+This program runs dynamics at constant energy and draws the energies in `lammps.png`. The model is a Morse
+potential for copper (Girifalco and Weizer, 1959) with a smooth cutoff, written as a `trigraph.torch.nn.Potential`. Any
+other model is used in the same way.
 """
 
 import matplotlib.pyplot as plt
@@ -45,14 +45,14 @@ class Morse(Potential):
         self.depth = torch.nn.Parameter(torch.tensor(0.3429, dtype=torch.float64))
 
     def atoms_of_vectors(self, z, vec, neighbors):
-        """Return the energy of each atom, which is half the energy of its pairs. The last factor smooths the cutoff."""
+        """Return the energy of each atom, half the energy of its pairs; the last factor makes the cutoff smooth."""
         square = vec.square().sum(dim=1, keepdim=True)
         well = (1 - torch.exp(-1.3588 * (square.sqrt() - 2.866))).square() - 1
         return neighbors.into_atoms(0.5 * self.depth * well * (1 - (square / self.cutoff**2).clamp(max=1) ** 4) ** 3)
 
 
 # %%
-# LAMMPS makes the crystal and moves the atoms. The last forces are compared with the forces of the ASE calculator.
+# LAMMPS creates the crystal and moves the atoms. The final forces are compared with those of the ASE calculator.
 
 with open("in.copper", "w") as file:
     file.write(SCRIPT.format(CELLS))

@@ -1,4 +1,4 @@
-"""An implementation of one operator that trigraph can check.
+"""An implementation of an operator, which trigraph can verify.
 
 Run in this folder
 
@@ -8,7 +8,7 @@ and, to see the report of a mistake,
 
     trigraph verify --implementation my_gno:forgets_the_mask --operator gno_kernel_bwd
 
-A function takes the operator's arguments by keyword, as NumPy arrays, and returns the fields as a tuple or a mapping.
+A function receives the operator's arguments by keyword as NumPy arrays, and returns the fields as a tuple or mapping.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out):
 
 
 def forgets_the_mask(grad_kernel, coords, params, f_in, f_out):
-    """Return the fields of `gno_kernel_bwd` with s = V^T g everywhere, correct only if all hidden units are active."""
+    """Return the fields of `gno_kernel_bwd` without the mask of relu: correct only if all hidden units are active."""
     fields = gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     U, _, V = unpack_network(params, coords.shape[1], f_in, f_out)
     return fields | {"coords": grad_kernel @ V @ U}

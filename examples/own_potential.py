@@ -62,11 +62,11 @@ class SchNet(Potential):
 # %%
 # Training on forces
 # ------------------
-# A call of `ForceField` returns energies, forces and stresses, as wrappers such as DistributedDataParallel require.
+# Calling a `ForceField` returns energies, forces and stresses, as wrappers such as DistributedDataParallel require.
 
 
 def draw_labelled_crystal():
-    """Return a distorted crystal of an alloy with its forces."""
+    """Return a distorted alloy crystal with its forces."""
     atoms = bulk("Cu", cubic=True, a=3.7 * rng.normal(1, 0.02)).repeat((2, 1, 1))
     atoms.numbers = rng.choice([29, 79], len(atoms))
     atoms.positions += rng.normal(scale=rng.uniform(0.03, 0.15), size=atoms.positions.shape)
@@ -106,8 +106,8 @@ print(f"error of a force component, first and last epoch: {errors[0]:.2f} and {e
 # %%
 # In ASE
 # ------
-# The forces are the derivative of the energy, so a relaxation converges. At its end all eigenvalues of the Hessian are
-# positive, except the three of rigid translations.
+# The forces are the exact derivative of the energy, so a relaxation converges. Afterwards, all eigenvalues of the
+# Hessian are positive, except those of the three rigid translations.
 
 model.double().requires_grad_(False)
 atoms = bulk("Cu", cubic=True, a=3.7)

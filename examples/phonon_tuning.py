@@ -2,12 +2,12 @@
 Phonon fine-tuning: training on the Hessian
 ===========================================
 
-A potential that has learned forces of some structures may have the wrong curvature for others, and therefore the wrong
+A potential trained on the forces of some structures may have the wrong curvature for others, and therefore the wrong
 phonons. Phonon fine-tuning (Koker et al., 2026, arXiv:2601.07742) adds columns of the Hessian to the loss. Each step
 uses one random column for each structure, computed as a product of the Hessian with a vector. The gradient of this loss
-in the weights is a third derivative of the energy, which is exact here. This tutorial trains a small DimeNet++ on
-clusters of copper and gold, labelled by ASE's EMT potential. Then it tunes the model on columns of small crystals, and
-compares phonons of copper and of an ordered alloy that the model has not seen.
+with respect to the weights is a third derivative of the energy, which is exact here. This tutorial trains a small
+DimeNet++ on clusters of copper and gold, labelled by ASE's EMT potential. Then it tunes the model on columns for small
+crystals, and compares phonons of copper and of an ordered alloy that the model has not seen.
 """
 
 import copy
@@ -31,13 +31,13 @@ torch.manual_seed(0)
 # %%
 # Clusters and crystals
 # ---------------------
-# A batch has four structures, in which about 0, 1/8, 3/8 and 1/2 of the atoms are gold. At first the model learns only
-# energies and forces of clusters of 13 atoms. Later it also learns columns of the Hessians of crystals, which are cells
-# of eight atoms.
+# A batch contains four structures, in which about 0, 1/8, 3/8 and 1/2 of the atoms are gold. At first the model learns
+# only energies and forces of clusters of 13 atoms. Later it also learns columns of the Hessians of crystals, which are
+# cells of eight atoms.
 
 
 def make_batch(kind):
-    """Return displaced structures, and the tensors of their batch: the model's arguments, then energies and forces."""
+    """Return displaced structures and the tensors of their batch: the model's arguments, energies and forces."""
     structures = []
     for gold in (0.0, 0.125, 0.375, 0.5):
         spacing = (3.59 + 0.47 * gold) * rng.normal(1, 0.02)
@@ -69,12 +69,12 @@ held_out = {kind: make_batch(kind) for kind in ("cluster", "crystal")}
 # %%
 # The loss
 # --------
-# ASE's EMT has no analytic Hessian; its columns are computed from forces at two opposite displacements. The columns of
-# the model are exact, and ``create_graph=True`` makes them differentiable.
+# ASE's EMT has no analytic Hessian; its columns are computed from forces at two opposite displacements. The model's
+# columns are exact, and ``create_graph=True`` makes them differentiable.
 
 
 def emt_hessian_column(atoms, direction, step=0.01):
-    """Return the Hessian of EMT times a direction, by central differences of forces."""
+    """Return the product of EMT's Hessian with a direction, computed by central differences of forces."""
     forces = []
     for sign in (-1, 1):
         moved = atoms.copy()
@@ -92,14 +92,14 @@ def unit_displacement(atoms, atom, axis):
 
 
 def compute_force_loss(batch):
-    """Return the loss of energies per atom and of forces of clusters."""
+    """Return the loss for the energies per atom and the forces of clusters."""
     _, atoms, periodic, energy, forces = batch
     found = model.energy_forces_stress(*atoms, **periodic, create_graph=True)
     return ((found.energy - energy) / 13).square().mean() + (found.forces - forces).square().mean()
 
 
 def compute_column_loss(batch):
-    """Return the mean square error of a random column of each structure's Hessian."""
+    """Return the mean squared error of a random column of each structure's Hessian."""
     structures, (z, pos), periodic, *_ = batch
     directions = [unit_displacement(atoms, rng.integers(len(atoms)), rng.integers(3)) for atoms in structures]
     expected = make_batch_tensor([emt_hessian_column(*pair) for pair in zip(structures, directions, strict=True)])
@@ -128,7 +128,7 @@ def train_model(steps, rate, weight):
 # A few rows of the Hessian of a supercell give the dispersion. The alloy is ordered Cu₃Au, a composition that no
 # crystal above has. Imaginary frequencies are shown as negative.
 
-alloy = bulk("Cu", cubic=True, a=3.708)  # the lattice constant at which EMT has no stress
+alloy = bulk("Cu", cubic=True, a=3.708)  # EMT's stress-free lattice constant
 alloy.numbers[0] = 79
 CRYSTALS = {"Cu": (bulk("Cu", a=3.59), COPPER, "GXWKGL"), "Cu₃Au": (alloy, ALLOY, "GXMGR")}
 
@@ -150,13 +150,13 @@ def model_hessian_rows(supercell, atoms):
 
 
 def phonon_frequencies(rows_of, primitive, repeats, path):
-    """Return the frequencies in THz at each wave vector of a path."""
+    """Return the frequencies in THz at each wave vector along a path."""
     supercell, size = primitive.repeat(repeats), 3 * len(primitive)
     rows = rows_of(supercell, range(len(primitive)))
     shifts = (np.array(list(np.ndindex(3, 3, 3))) - 1) @ supercell.cell.array
     images = (supercell.positions - primitive.positions[:, None])[:, :, None] + shifts
     lengths = np.linalg.norm(images, axis=-1)
-    share = lengths < lengths.min(axis=-1, keepdims=True) + 1e-6  # only the nearest images of a pair of atoms count
+    share = lengths < lengths.min(axis=-1, keepdims=True) + 1e-6  # only the nearest images of a pair are included
     share = share / share.sum(axis=-1, keepdims=True)
     masses = np.repeat(primitive.get_masses(), 3)
     result = []
@@ -170,11 +170,11 @@ def phonon_frequencies(rows_of, primitive, repeats, path):
 
 
 expected = {name: phonon_frequencies(emt_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
-assert min(each.min() for each in expected.values()) > -0.05  # EMT finds both crystals stable
+assert min(each.min() for each in expected.values()) > -0.05  # both crystals are stable in EMT
 
 
 def report_errors(title):
-    """Print root mean square errors; return the frequencies of both crystals and their errors."""
+    """Print the root mean square errors; return the frequencies of both crystals and their errors."""
     found = {name: phonon_frequencies(model_hessian_rows, *crystal) for name, crystal in CRYSTALS.items()}
     errors = {name: np.sqrt(np.square(found[name] - expected[name]).mean()) for name in CRYSTALS}
     text = [f"{name} {error:.3f} THz" for name, error in errors.items()]

@@ -27,8 +27,8 @@ CUTOFF, STEPS = 4.0, 10
 # Ownership
 # ---------
 # ``owners.bisection`` repeatedly halves the atoms along the longest side. An edge belongs to the rank of its source
-# atom. If the edge ends at an atom of another rank, its source is a *halo* atom of that rank, and is sent to it before
-# every call.
+# atom. If the edge ends at an atom of another rank, its source is a *halo* atom of that rank, whose data it receives
+# before every call.
 
 slab = fcc111("Cu", (12, 12, 1), orthogonal=True)
 slab.pbc = False
@@ -52,8 +52,8 @@ plt.show()
 # %%
 # The same training on one rank and on two
 # ----------------------------------------
-# ``examples/divided_forces.py`` fits the forces of a slab. Each rank has only its own atoms and edges, and the
-# optimizers of all ranks make the same steps. Rank 0 prints the losses and a digest of the trained parameters.
+# ``examples/divided_forces.py`` fits the forces of a slab. Each rank holds only its own atoms and edges, and the
+# optimizers of all ranks take the same steps. Rank 0 prints the losses and a digest of the trained parameters.
 
 folder = Path.cwd() if "__file__" not in globals() else Path(__file__).parent
 # A virtual environment has its own mpiexec next to its Python.

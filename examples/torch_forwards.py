@@ -1,4 +1,4 @@
-"""Forward functions of operators in PyTorch, which trigraph verifies together with their derivatives by autograd.
+"""Forward functions of operators in PyTorch; trigraph verifies them and autograd's derivatives of them.
 
 For example, run ``trigraph verify --implementation torch_forwards:gatconv --operator mha_gat_n2n --framework torch``.
 """
@@ -26,7 +26,7 @@ def gatconv(
     negative_slope,
     edge_embedding,
 ):
-    """Return the output of PyTorch Geometric's GATConv for embeddings that its linear layers have transformed."""
+    """Return the output of PyTorch Geometric's GATConv for embeddings that are already transformed linearly."""
     if activation != "LeakyReLU":
         raise NotImplementedError(activation)
     width = src_embedding.shape[1]
@@ -53,7 +53,7 @@ def gatconv(
 
 
 def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
-    """Return the output of MatterGen's bilinear layer, which pads triplets, for given outputs of its basis layers."""
+    """Return the output of MatterGen's bilinear layer, which pads triplets, from the outputs of its basis layers."""
     if atoms is not None:
         raise NotImplementedError("sums over atoms")
     edge, width = torch.tensor(triplets.index).long(), rad_W1.shape[1]

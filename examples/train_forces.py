@@ -29,7 +29,7 @@ torch.manual_seed(0)
 # %%
 # Labelled structures
 # -------------------
-# Clusters have 13 atoms, slabs 12. Their composition is random, and determines the mean lattice constant. Displacements
+# Clusters have 13 atoms, slabs 12. Their random composition determines the mean lattice constant. The displacements
 # have a standard deviation between 0.02 and 0.2 Å.
 
 
@@ -45,10 +45,10 @@ def draw_structure(cluster):
 
 
 structures = [draw_structure(i % 2 == 1) for i in range(STRUCTURES)]
-first = STRUCTURES - STRUCTURES // 5  # the last fifth of the structures is held out
+first = STRUCTURES - STRUCTURES // 5  # hold out the last fifth of the structures
 
 # %%
-# Energies of free atoms do not affect forces. They are fitted to the training set and subtracted from all labels.
+# The energies of free atoms do not affect forces. They are fitted to the training set and subtracted from all labels.
 
 energies = np.array([atoms.get_potential_energy() for atoms in structures])
 counts = np.array([[np.sum(atoms.numbers == n) for n in ELEMENTS] for atoms in structures])
@@ -63,7 +63,7 @@ model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 5, 6, cutoff=5.0, num_output_layers
 
 
 def make_batch(atoms, energy):
-    """Return the model's arguments, the numbers of atoms, energies per atom, and forces, as tensors."""
+    """Return tensors: the model's arguments, the numbers of atoms, the energies per atom, and the forces."""
     size = torch.tensor([len(a) for a in atoms])
     joined = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
     pos, forces = (torch.tensor(array, dtype=torch.float32) for array in joined)
@@ -137,8 +137,8 @@ plt.show()
 # %%
 # Dynamics at constant energy
 # ---------------------------
-# :class:`trigraph.ase.Calculator` turns the model into an ASE calculator. Velocities correspond to 300 K, and a step
-# is 1 fs long. Potential and kinetic energy are exchanged; their sum stays constant.
+# :class:`trigraph.ase.Calculator` turns the model into an ASE calculator. The velocities correspond to 300 K, and a
+# step is 1 fs long. Potential and kinetic energy are exchanged; their sum stays constant.
 
 atoms = structures[-1]
 atoms.calc = Calculator(model)

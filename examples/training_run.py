@@ -1,4 +1,4 @@
-"""A training run that can be interrupted: checkpoints, averaged weights, mixed precision, one or several processes.
+"""A resumable training run with checkpoints, averaged weights, mixed precision, and one or several processes.
 
 python training_run.py run.pt 4                             # until epoch 4; with 8 it continues until epoch 8
 torchrun --nproc-per-node 2 training_run.py run.pt 8        # the same in two processes (DistributedDataParallel)
@@ -49,7 +49,7 @@ def make_batch(chosen):
 
 torch.manual_seed(0)
 model = DimeNetPlusPlus(16, 1, 2, 8, 4, 16, 5, 4, cutoff=5.0).to(device)
-field = ForceField(model)  # DistributedDataParallel acts only on calls of the module that it wraps
+field = ForceField(model)  # DistributedDataParallel only affects calls of the module it wraps
 wrapped = DistributedDataParallel(field) if several else field
 average = AveragedModel(model, device=device, multi_avg_fn=get_ema_multi_avg_fn(0.98))
 optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
@@ -78,7 +78,7 @@ for epoch in range(first, epochs):
     schedule.step()
     if rank == 0:
         torch.save({name: part.state_dict() for name, part in parts.items()} | {"epochs": epoch + 1}, f"{path}.new")
-        os.replace(f"{path}.new", path)  # an interrupted run leaves a complete checkpoint
+        os.replace(f"{path}.new", path)  # so that an interruption leaves a complete checkpoint
         z, pos, neighbors, _, forces = make_batch(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")

@@ -4,8 +4,8 @@ Verify your own operator, wrong first, then right
 
 If you have written an operator in PyTorch, :func:`trigraph.verify` compares its results and its first and second
 derivatives with a reference in quadruple precision and with finite differences, on graphs that it generates. This
-tutorial verifies a weighted sum over in-edges, first with a mistake that the outputs do not show, then without it. For
-functions that are not among the operators, see :doc:`/derivatives`.
+tutorial verifies a weighted sum over in-edges, first with a mistake that does not affect the outputs, then without it.
+For functions that are not among the operators, see :doc:`/derivatives`.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ def weighted_sum(embedding, edge_weight, graph, op, mean_by):
 
 
 # %%
-# The operator ``agg_weighted_n2n`` computes the same sum. It has more settings, so ``where`` selects sums with weights.
+# The operator ``agg_weighted_n2n`` computes the same sum. It has more settings; ``where`` selects weighted sums.
 # To keep this page short, only float64 is checked.
 
 settings = {"framework": "torch", "where": ["op=sum", "edge_weight=given"], "dtypes": ["float64"]}
@@ -41,13 +41,13 @@ except AssertionError as error:
 assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= {"edge_weight"}
 
 # %%
-# The first message names the gradient in ``edge_weight``. The finite differences show the mistake as well. A weighted
-# sum is linear in its weights, so a central difference has only rounding errors if the gradient is correct. Here the
-# error is the same at every step.
+# The first message names the gradient with respect to ``edge_weight``. The finite differences show the mistake as well.
+# A weighted sum is linear in its weights, so a central difference has only rounding errors if the gradient is correct.
+# Here the error is the same at every step.
 
 
 def curves(result):
-    """Return steps and errors of the finite differences of bwd with respect to the weights, for the first case."""
+    """Return the steps and errors of the finite differences with respect to the weights, for the first case."""
     checks = [c for c in result.checks if c.operator.endswith("_bwd") and c.field == "edge_weight" and c.curve]
     return zip(*checks[0].curve, strict=True)
 

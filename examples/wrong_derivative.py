@@ -1,4 +1,4 @@
-"""Check an energy whose forces lack a term, and the repaired energy, with `check_derivatives`."""
+"""Use `check_derivatives` on an energy whose forces lack a term, and on the corrected energy."""
 
 import torch
 
@@ -6,7 +6,7 @@ from slopecheck import DerivativeError, check_derivatives
 
 
 def energy(positions, detach=True):
-    """Return the energy of a chain of atoms, whose angles use detached vectors by default."""
+    """Return the energy of a chain of atoms; by default, its angles are computed from detached vectors."""
     vectors = positions[1:] - positions[:-1]
     straight = vectors.detach() if detach else vectors
     cosines = torch.nn.functional.cosine_similarity(straight[1:], straight[:-1])
@@ -14,7 +14,7 @@ def energy(positions, detach=True):
 
 
 def repaired(positions):
-    """Return the same energy without detached vectors."""
+    """Return the same energy, but without detached vectors."""
     return energy(positions, detach=False)
 
 

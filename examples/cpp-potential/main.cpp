@@ -5,7 +5,7 @@
 #include <regex>
 #include <trigraph_potential.hpp>
 
-// Read an extended XYZ file: the number of atoms, a line with Lattice="..." and pbc="T T F" if periodic, then atoms.
+// Read an extended XYZ file: the number of atoms, a line that may contain Lattice="..." and pbc="T T F", then atoms.
 trigraph::Atoms read(const std::string &path, const trigraph::Potential &potential)
 {
     std::ifstream file(path);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// A LAMMPS plugin, under LAMMPS's licence: pair_style trigraph potential.pt2 Cu Au computes with a package that
-// trigraph.torch.export_potential wrote.
-// The graph has one node per atom, however many periodic copies LAMMPS makes: edges to copies have cell shifts.
+// A LAMMPS plugin, under LAMMPS's licence: "pair_style trigraph potential.pt2 Cu Au" uses a package written by
+// trigraph.torch.export_potential.
+// The graph has one node per atom, however many periodic copies LAMMPS creates: edges to copies have cell shifts.
 // A rank computes the energies of its own atoms. These energies depend on atoms up to `reach` edges away, so the rank's
 // graph includes those atoms. Forces on atoms of other ranks are sent to their owners. A single rank has all atoms.
 #include "atom.h"
@@ -21,7 +21,7 @@
 namespace {
 
 volatile std::sig_atomic_t interrupts = 0;
-struct sigaction before;  // the action of SIGINT before a run
+struct sigaction before;  // the SIGINT action before a run
 
 void interrupt(int number)
 {
@@ -44,7 +44,7 @@ public:
     {
         single_enable = restartinfo = 0;
         one_coeff = manybody_flag = no_virial_fdotr_compute = 1;
-        centroidstressflag = CENTROID_NOTAVAIL;  // otherwise LAMMPS treats the virials of atoms as centroid virials
+        centroidstressflag = CENTROID_NOTAVAIL;  // otherwise LAMMPS treats atom virials as centroid virials
     }
 
     ~PairTrigraph() override
@@ -103,7 +103,7 @@ public:
 
         if (units != "metal" && units != "real")
             error->all(FLERR, "pair_style trigraph: units are " + units + "; expected metal or real");
-        electronvolt = units == "metal" ? 1.0 : 23.060547830619;  // in kcal/mol
+        electronvolt = units == "metal" ? 1.0 : 23.060547830619;  // kcal/mol
         if (force->newton_pair == 0 || atom->tag_enable == 0)
             error->all(FLERR, "pair_style trigraph: expected newton on, and atoms with IDs");
         for (int k = 1; k < 4; k++)
@@ -112,7 +112,7 @@ public:
         if (comm->nprocs > 1) {
             if (potential->reach + 1 >= chain)
                 error->all(FLERR, "pair_style trigraph: the energy of an atom depends on all others; expected one rank");
-            // The skins allow for motion of atoms and copies since the last neighbour search.
+            // Two skins are added, because atoms and copies move between neighbour searches.
             const double depth = potential->reach * potential->cutoff + 2 * neighbor->skin;
             const double box[] = {domain->xprd, domain->yprd, domain->zprd};
             for (int k = 0; k < 3; k++)
@@ -167,7 +167,7 @@ public:
         for (int k = 0; k < 6; k++) {
             if (vflag_global)
                 virial[k] -= electronvolt * volume * results.stress[places[k]];
-            if (vflag_atom)  // also for atoms of other ranks: compute stress/atom sends their virials to the owners
+            if (vflag_atom)  // includes other ranks' atoms: compute stress/atom sends their virials to the owners
                 for (size_t node = 0; node < node_atoms.size(); node++)
                     vatom[node_atoms[node]][k] += electronvolt * results.virials[9 * node + places[k]];
         }
@@ -179,16 +179,16 @@ public:
     }
 
 private:
-    static constexpr int chain = 24;  // number of atoms in the chain with which export_potential measures the reach
+    static constexpr int chain = 24;  // length of the chain of atoms with which export_potential measures the reach
     std::unique_ptr<trigraph::Potential> potential;
     std::vector<std::string> symbols;
     std::vector<int64_t> numbers;  // atomic number of each type
-    double electronvolt = 1.0;     // in LAMMPS's unit of energy
+    double electronvolt = 1.0;     // in LAMMPS's energy unit
     trigraph::Atoms graph;
-    std::vector<int> node_atoms;  // for each node, the LAMMPS index of the copy whose position and force belong to the node
+    std::vector<int> node_atoms;  // LAMMPS index of the copy that holds each node's position and force
     bool heeds = false;
 
-    // Let Ctrl-C stop a run, or restore the earlier action of SIGINT.
+    // Let Ctrl-C stop a run, or restore the earlier SIGINT action.
     void heed(bool wanted)
     {
         if (wanted == heeds)
@@ -216,8 +216,8 @@ private:
         return at->second;
     }
 
-    // Build a graph of the rank's atoms and of the atoms on which their energies depend, with the edges into all atoms
-    // except the outermost.
+    // Build a graph of the rank's atoms and of the atoms on which their energies depend, with all edges into these atoms
+    // except the outermost ones.
     void build_graph()
     {
         const double *h = domain->h, cutsq = potential->cutoff * potential->cutoff;

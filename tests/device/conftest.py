@@ -1,9 +1,9 @@
-"""Configuration of the tests on a CUDA device: options, order, deadline, and the record of results.
+"""Configuration of the tests on a CUDA device: options, test order, deadline, and the record of results.
 
 ``python -m pytest tests/device -m device -n 8 --maxschedchunk 1 --device-seconds 530 --record record.json``
 
-Each process of pytest-xdist has its own context on the device. If a kernel breaks the context, the process ends, and
-the remaining tests run in a new process.
+Each pytest-xdist process has its own CUDA context. If a kernel breaks the context, the process exits, and the remaining
+tests run in a new process.
 """
 
 import faulthandler
@@ -30,8 +30,8 @@ ORDER = (
     "potentials",
     "sanitizers",
 )  # most important first, because time may run out
-RESERVE = 5.0  # seconds reserved for the end of pytest
-NOTE = 3000  # maximum number of characters
+RESERVE = 5.0  # seconds reserved for pytest to finish
+NOTE = 3000  # maximum length of a note
 
 
 def pytest_addoption(parser):
@@ -54,7 +54,7 @@ def pytest_configure(config):
     if not requests_device_tests(config):
         return
     config.addinivalue_line("markers", "device: needs a CUDA device")
-    config.addinivalue_line("filterwarnings", "default")  # do not fail on warnings of the device's torch and CuPy
+    config.addinivalue_line("filterwarnings", "default")  # warnings of torch and CuPy are not errors
     os.environ.setdefault(END, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVE))
     if config.getoption("record", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DeviceTestRecord(config))
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem():
-    """End the run if the deadline, rather than a crash, has ended the process of a test."""
+    """End the run if a test process was ended by the deadline rather than by a crash."""
     if seconds_left() < LEAST:
         pytest.exit("no time is left; the record lists the tests that did not run")
 
@@ -94,8 +94,8 @@ def torch(place):
 
 @pytest.fixture(autouse=True)
 def _enforce_deadline(place):
-    """End the process at the deadline, and after a test that broke the device's context."""
-    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # also ends tests that wait for the device
+    """End the process at the deadline, or after a test that breaks the CUDA context."""
+    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # even if a test waits for the device
     yield
     faulthandler.cancel_dump_traceback_later()
     try:
@@ -105,7 +105,7 @@ def _enforce_deadline(place):
 
 
 class DeviceTestRecord:
-    """Writes all results so far at each report, so that an interrupted run loses nothing."""
+    """Writes all results after each report, so that an interrupted run loses nothing."""
 
     def __init__(self, config):
         self.path, self.begun = Path(config.getoption("record")).resolve(), time.time()
@@ -115,7 +115,7 @@ class DeviceTestRecord:
             "format": 2,
             "rehearsal": config.getoption("rehearse"),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # commit of the wheel under test, if it was copied here
+            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # commit of the tested wheel, if copied
             "environment": collect_environment(),
         }
 
@@ -131,7 +131,7 @@ class DeviceTestRecord:
 
     def write(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
-        whole = self.path.with_suffix(".part")  # a reader finds the old record or the new one, both complete
+        whole = self.path.with_suffix(".part")  # the record is replaced atomically
         text = json.dumps({**summary, **self.kept, "tests": self.tests}, indent=1, default=repr)
         whole.write_text(text + "\n", encoding="utf-8")
         whole.replace(self.path)

@@ -1,4 +1,4 @@
-"""Helpers for tests on a device: the deadline, programs, and calls of operators."""
+"""Helpers for tests on a device: the deadline, child processes, and operator calls."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from trigraph.backends import FUNCTIONS
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.subjects import name_fields_of_result
 
-END = "TRIGRAPH_DEVICE_END"  # environment variable: the time at which all processes of the run must end
-LEAST = 2.0  # seconds; the deadline ended a process that ended this close to it
+END = "TRIGRAPH_DEVICE_END"  # environment variable with the time at which all processes must end
+LEAST = 2.0  # seconds; a process that ends with less time left was ended by the deadline
 
 
 def seconds_left():
@@ -20,28 +20,28 @@ def seconds_left():
 
 
 def run_python(*arguments, prefix=()):
-    """Run Python; return its status and output."""
+    """Run Python in a child process; return its status and output."""
     command, end = [*prefix, sys.executable, *arguments], max(seconds_left() - 1, 0)
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=end, check=False)
     except subprocess.TimeoutExpired:
-        time.sleep(60)  # wait until the deadline also ends this process
+        time.sleep(60)  # until the deadline also ends this process
         raise
     return done.returncode, done.stdout.decode(errors="replace")
 
 
 def draw_operator_arguments(op, dtype="float32", variant="regular", seed=0):
-    """Return arguments of an operator as drawn by the verification, for the NumPy backends, with writable arrays."""
+    """Return the arguments of one of the verification's cases as writable NumPy arrays."""
     chosen = next(v for v in list_variants(op.definition) if v.name == variant)
     values = build_case(op.definition, chosen, dtype, seed).arguments(op)
     for value in values.values():
-        if hasattr(value, "prepare"):  # builds the arrays that a graph otherwise builds at the first backward
+        if hasattr(value, "prepare"):  # builds arrays that the first bwd would build
             value.prepare()
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
 def compute_fields(op, values, backend, out=None):
-    """Return the results of an operator's public function, by field."""
+    """Call an operator's public function; return its results by field name."""
     return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
@@ -54,7 +54,7 @@ def list_unequal_fields(place, got, right):
 
 
 def spoil_arrays(fields):
-    """Fill arrays with values that no operator returns."""
+    """Fill arrays with invalid values: NaN, or -7 in integer arrays."""
     for array in fields.values():
         if array is not None:
             array.fill(-7 if array.dtype.kind == "i" else np.nan)

@@ -1,6 +1,6 @@
-"""Captured potentials on the device: replays of forces, Hessian products and training steps equal eager calls.
+"""Tests that captured potentials agree with eager calls on the device: forces, Hessian products and training steps.
 
-Rehearsals, on the CPU, make the same padded calls without a capture.
+Rehearsals make the same padded calls on the CPU, without a capture.
 """
 
 import copy
@@ -34,7 +34,7 @@ def model(request, place, device, torch):
 
 
 def yield_batches(torch, model):
-    """Yield arguments of calls: a large slab three times, a small slab twice, then batches of molecules."""
+    """Yield call arguments: a large slab three times, a small slab twice, then batches of molecules."""
     like = next(model.parameters())
     large, small = (build_atoms("slab", SLAB | {"nx": n, "ny": n, "layers": 3})[0] for n in (3, 2))
     molecules = build_atoms("molecules", {"molecules": 12})
@@ -61,7 +61,7 @@ def assert_tensors_close(torch, got, expected):
 
 
 def test_forces(torch, model):
-    """Results agree after weights change in place and after parameters are replaced; earlier results are kept."""
+    """Results agree after weights are changed in place or replaced, and earlier results stay unchanged."""
     captured, pairs = compile_potential(model, capture=True), []
     for seed, arguments in enumerate(yield_batches(torch, model)):
         repeated = [(one.energy_forces_stress(*arguments) for one in (captured, model)) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_forces(torch, model):
 
 
 def test_neighbors(place, torch, device):
-    """Edges found in a CUDA graph are bitwise identical with edges found on the CPU, for both index dtypes."""
+    """Edges found in a CUDA graph are bitwise identical to those found on the CPU, for both index dtypes."""
     for seed in range(20 if place.rehearsal else 60):
         drawn = draw_batch(seed, (np.float32, np.float64)[seed % 2])
         on_host = [torch.from_numpy(array) for array in drawn]
@@ -96,7 +96,7 @@ def test_neighbors(place, torch, device):
         search.follow(drawn[3])
         for _ in range(3):
             assert search.load(torch.ones_like(of_atom), pos, of_atom, cells, flags)
-            if place.rehearsal:  # on the CPU there is no event to wait for
+            if place.rehearsal:  # the CPU has no event to wait for
                 result = search.search()[0].tolist()
             else:
                 search.begin()
@@ -108,7 +108,7 @@ def test_neighbors(place, torch, device):
 
 
 def test_calculators(torch, model):
-    """Captured potentials work in ASE's dynamics with a skin, and as torch-sim models."""
+    """Captured potentials work in ASE dynamics with a skin, and as torch-sim models."""
     from ase import units
     from ase.md.verlet import VelocityVerlet
 
@@ -132,7 +132,7 @@ def test_calculators(torch, model):
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
 def test_training(place, torch, device, model, form):
-    """Losses and gradients equal the eager step's, with Adam inside the graph and clipped gradients."""
+    """Losses and gradients agree with eager steps, with Adam inside the graph and clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
     curved = form == "curvature"

@@ -1,6 +1,6 @@
-"""Checks that need a device: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
+"""Tests of operators on a device: unwritten memory, offsets, streams, threads, captures, extreme values, large arrays.
 
-`trigraph verify` checks half precision, NaN and output arrays of the caller.
+Half precision, NaN and `out` are checked by `trigraph verify`.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -25,15 +25,15 @@ SOME = (
     "interaction_bilinear_fwd",
     "gno_message_fwd",
 )
-ROUNDS = 20  # number of rounds for streams and threads
-LARGE = 2**31  # products of the chosen sizes exceed this number
+ROUNDS = 20  # repetitions of the calls on streams and threads
+LARGE = 2**31  # arrays have more elements
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 
 
 @every_operator
 def test_unwritten_memory(place, op):
-    """Results do not depend, in any bit, on the earlier contents (NaN) of workspace, results and `out`."""
+    """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
     values = place.moved(draw_operator_arguments(op))
     right = compute_fields(op, values, place.backend)
     out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
@@ -48,7 +48,7 @@ def test_unwritten_memory(place, op):
 @every_operator
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_odd_offsets(place, op, dtype):
-    """Arrays may begin one element after an aligned address, where vector loads are not allowed."""
+    """Arrays may start one element after an aligned address, where vector loads are not allowed."""
     arguments = draw_operator_arguments(op, dtype)
     values = place.moved(arguments)
     right = compute_fields(op, values, place.backend)
@@ -62,7 +62,7 @@ def test_odd_offsets(place, op, dtype):
 
 @every_operator
 def test_capture(place, op):
-    """A captured call can be replayed with other inputs, also after other calls have used the memory pool."""
+    """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
     values = place.moved(draw_operator_arguments(op))
     results, replay = place.captured(partial(compute_fields, op, values, place.backend))
     for key, value in place.moved(draw_operator_arguments(op, seed=1)).items():
@@ -80,7 +80,7 @@ def test_capture(place, op):
 
 @pytest.fixture
 def calls_with_results(place):
-    """Return name, function and results of some calls, each computed alone."""
+    """Return the name, function and results of some calls, which are computed one at a time."""
     several = []
     for op in map(OPERATORS.get, SOME):
         call = partial(compute_fields, op, place.moved(draw_operator_arguments(op, variant="skewed")), place.backend)
@@ -90,7 +90,7 @@ def calls_with_results(place):
 
 
 def find_unequal(place, calls, *streams):
-    """Run the calls on alternating streams; return the names of calls whose results have changed."""
+    """Run calls on alternating streams; return the names of calls whose results differ from the expected ones."""
     results = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(calls):
@@ -105,7 +105,7 @@ def test_two_streams(place, calls_with_results):
 
 
 def test_two_threads(place, calls_with_results):
-    """Concurrent calls in two threads, each with its own stream, give the results of single calls."""
+    """Concurrent calls in two threads with their own streams return the same results as single calls."""
     with ThreadPoolExecutor(2) as pool:
         work = [pool.submit(find_unequal, place, calls_with_results, place.stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
@@ -113,14 +113,14 @@ def test_two_threads(place, calls_with_results):
 
 @every_operator
 def test_extremes(place, op):
-    """Very small and large numbers give results within the tolerance or, if ill-conditioned, as good as gpu-host's."""
+    """Results for tiny and large numbers are within the tolerance or, if ill-conditioned, as good as gpu-host's."""
     if unavailable("gpu-host"):
         pytest.skip(f"gpu-host is {unavailable('gpu-host')}")
     arguments, wrong = draw_operator_arguments(op), []
     fields = {f.name: f for f in op.fields}
     real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
     for first in real:
-        for power in (-140, 20):  # 2^-140 makes subnormal numbers, which must not become zero
+        for power in (-140, 20):  # 2^-140 produces subnormal numbers, which must not be flushed to zero
             values = {**arguments, first: np.ldexp(arguments[first], power)}
             with np.errstate(all="ignore"):
                 right = compute_fields(op, values, "gpu-host")
@@ -134,7 +134,7 @@ def test_extremes(place, op):
 
 
 def is_accurate(field, got, right, exact, most):
-    """Return whether the same elements are finite, with an error of at most `most` or 8 times the error of `right`."""
+    """Return whether the same elements are finite and the error is at most `most` or 8 times the error of `right`."""
     kept = np.isfinite(right)
     triple = exact[kept] if field.index else exact[:, kept]
     error, usual = (compute_field_error(a[kept], field, triple, "float32") for a in (got, right))
@@ -143,7 +143,7 @@ def is_accurate(field, got, right, exact, most):
 
 @pytest.fixture
 def need_free_memory(place):
-    """Return a function that skips the test unless so many bytes are free; then free memory for other processes."""
+    """Return a function that skips the test if too few bytes are free; release memory after the test."""
 
     def skip_unless_free(nbytes):
         if nbytes > (free := place.free_bytes()):
@@ -154,7 +154,7 @@ def need_free_memory(place):
 
 
 def test_arrays_beyond_int32(place, need_free_memory):
-    """Arrays may have more than 2^31 numbers, and graphs more than 2^24 edges."""
+    """Arrays may contain more than 2^31 elements, and graphs more than 2^24 edges."""
     xp, nodes = place.xp, place.size(2**24, 2**5) + 3
     dim = place.size(LARGE, 2**12) // (nodes - 3) + 1
     need_free_memory(16 * nodes * dim)

@@ -1,4 +1,4 @@
-"""All kernels compile for the device, and only the listed ones use local memory."""
+"""Tests that all kernels compile for the device, and that only the listed ones use local memory."""
 
 import os
 import shutil
@@ -19,26 +19,26 @@ QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,p
 
 
 def compile_kernel(arguments):
-    """Compile an instance as the launcher does; return seconds, registers and bytes of local memory."""
+    """Compile a kernel instance as the launcher does; return its seconds, registers and bytes of local memory."""
     (rehearsal, family, instance), begun = arguments, time.perf_counter()
     if rehearsal:
         assert launcher.runtime(np.empty(0)).library(family).family == family
         return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
     import cupy
 
-    launcher.AHEAD = False  # this process compiles only the instance that it was given
+    launcher.AHEAD = False  # this process compiles only one instance
     function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}
 
 
 def find_spills(usages):
-    """Return the kernels that use local memory, stack or spills but are not on the list of such kernels."""
+    """Return the kernels that use local memory (for a stack or spills) without being listed."""
     return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
 
 
 def test_kernels_compile(place, record_property):
-    """All instances compile into CuPy's cache, in as many processes as there are processors."""
+    """All instances are compiled into CuPy's cache, using one process per processor."""
     names = [(place.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
     names = names[::20] if place.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
     begun = time.perf_counter()
@@ -55,7 +55,7 @@ def test_kernels_compile(place, record_property):
 
 
 def test_products_are_in_float32(place, record_property):
-    """No setting of CuPy or CUDA rounds factors to TF32; clocks and free memory are recorded."""
+    """No CuPy or CUDA setting enables TF32; clocks and free memory are recorded."""
     record_property("free bytes", place.free_bytes())
     if not place.rehearsal:
         record_property("NVRTC", place.xp.cuda.nvrtc.getVersion())

@@ -1,4 +1,4 @@
-"""Whole potentials agree with PyTorch Geometric's models of the same sizes, and compiled ones with uncompiled ones."""
+"""Tests that potentials agree with PyTorch Geometric's models, and compiled potentials with uncompiled ones."""
 
 import os
 
@@ -8,15 +8,15 @@ from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.run import peer_tolerance
 
-THREADS = 4  # compiler processes of torch for a test, each of which imports torch
+THREADS = 4  # torch's compiler processes per test, each of which imports torch
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
 TRAINING = tuple(f"{name}-training" for name in FORCES)
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("slab", "copper", "molecules"))
 NAMED = {program.name: program for program in PROGRAMS}
 
 
-# The curvature of molecules is not compared with PyTorch Geometric here, because PyG's closed forms lose a digit;
-# test_models compares it with the CPU. Compilation of curvature takes several minutes, so it comes last.
+# The curvature of molecules is not compared with PyTorch Geometric, whose closed-form basis loses a digit; test_models
+# compares it with the CPU. Compiling curvature takes several minutes, so it comes last.
 @pytest.mark.parametrize(
     ("contender", "name"),
     [("pyg", n) for n in (*TRAINING, *CURVATURE[:2], *FORCES)]

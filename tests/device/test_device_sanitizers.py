@@ -1,4 +1,4 @@
-"""compute-sanitizer reports no error in any kernel; as a program, this file runs the cases of one family."""
+"""Tests that compute-sanitizer reports no errors; run as a script, this file runs the cases of one family."""
 
 import re
 import shutil
@@ -14,12 +14,12 @@ from trigraph.gpu import cache
 from trigraph.gpu.instances import INSTANCES
 
 NAME = "compute-sanitizer"
-TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
+TOOLS = ("racecheck", "memcheck", "synccheck")  # slowest first
 LINE_NUMBERS = "-lineinfo"  # lets compute-sanitizer name the source line
 
 
 def count_tool_errors(printed):
-    """Return the first lines of a tool's report, [] if nothing was found, or None if there is no summary."""
+    """Return the first lines of a tool's report, [] if it reports no errors, or None if there is no summary."""
     count = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", printed)
     lines = [line.strip("= ") for line in printed.splitlines() if line.startswith("=========")]
     return None if count is None else lines[: 20 * bool(int(count[1]))]
@@ -31,7 +31,7 @@ def test_sanitizer(place, tool, family):
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
         pytest.skip(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
-    # CuPy looks up functions that the driver may lack, which would be reported as API errors.
+    # CuPy looks up functions that the driver may lack; these lookups would be reported as API errors.
     options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
     status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
     if "Device not supported" in printed:  # for example under gVisor
@@ -41,7 +41,7 @@ def test_sanitizer(place, tool, family):
 
 
 def main(backend, family):
-    """Compare the results of all cases; arrays have separate allocations, because a pool would hide overruns."""
+    """Check the results of all cases, with separately allocated arrays, because a memory pool would hide overruns."""
     where = place_of(backend)
     if not where.rehearsal:
         where.xp.cuda.set_allocator(None)

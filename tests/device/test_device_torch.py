@@ -1,6 +1,6 @@
-"""`trigraph.torch` on the device: three orders, half precision, models, streams, threads, captures, memory.
+"""Tests of `trigraph.torch` on the device: derivatives, half precision, models, streams, threads, captures, memory.
 
-A rehearsal uses CPU tensors, and skips streams, captures and multiple devices.
+Rehearsals use CPU tensors, and skip tests of streams, threads, captures and memory.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +16,8 @@ from trigraph.table import NAMED, OPERATORS
 from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
-STEPS = 1000  # memory must not grow after the first tenth of the steps
-# Models and third derivatives sum some thousand terms in different orders on device and CPU.
+STEPS = 1000  # training steps; memory must not grow after the first tenth
+# The device and the CPU add some thousand terms in different orders.
 CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
 MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
@@ -38,7 +38,7 @@ def list_torch_devices(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
 def test_derivatives(place, torch, op, dtype, record_property):
-    """Derivatives by autograd equal the backend's bitwise to second order, and are close to pyref's at third order."""
+    """Derivatives by autograd equal the backend's bitwise; third derivatives are close to pyref's."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
     backend = "pyref" if op.order == 3 else "fortran" if place.rehearsal else place.backend
     right = compute_fields(op, values if op.order == 3 else place.moved(values), backend)
@@ -67,7 +67,7 @@ def to_torch(torch, value, device):
 
 
 def test_half_precision(place, torch):
-    """Embeddings in bfloat16 give results bitwise identical to the backend's; autocast computes in float32."""
+    """Results for bfloat16 embeddings are bitwise identical to the backend's; under autocast, results are float32."""
     device, backend, values = (
         list_torch_devices(place, torch)[0],
         place.backend if place.rehearsal else None,
@@ -88,8 +88,8 @@ def test_half_precision(place, torch):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("name", MODELS)
 def test_models(place, torch, name, dtype, record_property):
-    """Losses of attention layers, forces and curvature, and their gradients, agree with results on the CPU."""
-    pytest.importorskip("ase")  # ASE finds neighbours on the CPU
+    """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU."""
+    pytest.importorskip("ase")  # finds neighbours on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(place, torch)[0]):
         with torch.device(device):
@@ -102,7 +102,7 @@ def test_models(place, torch, name, dtype, record_property):
 
 @pytest.fixture
 def attention_on_device(torch_cuda, torch):
-    """Return attention on the device as a function of an embedding, and two embeddings."""
+    """Return attention on the device as a function of the source embedding, and two such embeddings."""
     values = {n: to_torch(torch, v, "cuda") for n, v in draw_operator_arguments(ATTENTION).items()}
 
     def attend(x, **options):
@@ -113,10 +113,10 @@ def attention_on_device(torch_cuda, torch):
 
 
 def test_record_stream(torch, torch_cuda, attention_on_device):
-    """Memory of a result is not reused before another stream, registered with torch, has read it."""
+    """A result's memory is not reused before another stream, registered with record_stream, has read it."""
     attend, x, _ = attention_on_device
     right, busy = attend(x), torch.randn(4096, 4096, device="cuda")
-    torch.full_like(right, torch.nan), right + 0  # loads the kernels now, because loading waits for the device
+    torch.full_like(right, torch.nan), right + 0  # load the kernels now: loading waits for the device
     main, side = torch_cuda.current_stream(), torch_cuda.Stream()
     side.wait_stream(main)
     with torch_cuda.stream(side):
@@ -131,7 +131,7 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
     finished = main.query()
     assert torch.equal(kept, right)
-    if finished:  # memory that is no longer in use may be reused
+    if finished:  # then the memory may be reused
         pytest.skip("results are correct, but the device had finished before the next allocation")
     assert all(t.data_ptr() != address for t in fillers)
 
@@ -165,7 +165,7 @@ def test_capture(torch, torch_cuda, attention_on_device, given):
 
 
 def test_reduce_overhead(torch, torch_cuda, attention_on_device):
-    """Compilation to CUDA graphs leaves results bitwise identical."""
+    """torch.compile in the mode "reduce-overhead", which uses CUDA graphs, returns bitwise identical results."""
     attend, x, _ = attention_on_device
     right = attend(x)
     try:

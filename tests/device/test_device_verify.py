@@ -1,4 +1,4 @@
-"""`trigraph verify` of every family on the device, and of every operator's third derivatives through torch."""
+"""Tests that `trigraph verify` passes on the device, for every family and, through torch, for third derivatives."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import THIRD
 
 SMALLEST = "basis_embedding_radial_fwd"
-JOBS = max(1, (os.cpu_count() or 1) // 4)  # other tests run at the same time
-PRINTED = 6000  # length of the recorded end of the output, which has the largest error of each operator, and failures
+JOBS = max(1, (os.cpu_count() or 1) // 4)  # leaves processors for other tests
+PRINTED = 6000  # number of characters recorded from the end of the output, which lists errors and failures
 
 
 def assert_run_passes(record_property, *options):
@@ -28,7 +28,7 @@ def test_verify(place, family, record_property):
     assert_run_passes(record_property, "--operator", *which, "--backend", place.backend)
 
 
-@pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # the longest comes first
+@pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # slowest first
 def test_third_orders(place, torch, name, record_property):
     device = "cpu" if place.rehearsal else "cuda:0"
     assert_run_passes(record_property, "--framework", "torch", "--device", device, "--operator", name)

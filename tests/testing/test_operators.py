@@ -1,4 +1,4 @@
-"""Operators of users: `trigraph.verify`, forward functions in torch and JAX, and fixtures for pytest."""
+"""Tests of checks of users' operators: `trigraph.verify`, forward functions in torch and JAX, pytest fixtures."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_right_forward_passes_in_all_orders(torch_forwards_module):
 
 
 def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
-    """If a forward function hides an input from autograd, the error names order and field; fwd itself passes."""
+    """If a function hides an input from autograd, the error names the order and field, and only fwd passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
         trigraph.verify(torch_forwards_module.forgets_the_weights, **SUM)
     failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
@@ -50,7 +50,7 @@ def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
 
 
 def test_kinds_are_left_out_with_a_reason(torch_forwards_module):
-    """Skipped kinds of checks appear in the table, with the reason."""
+    """Skipped kinds of checks are listed in the output with the reason."""
     where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
     arguments = {"function": torch_forwards_module.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
     others = ("accuracy", "differences", "adjoint", "symmetry", "repeat", "permutation")
@@ -130,10 +130,10 @@ def test_wrong_derivative(verify_derivatives):
 
 @pytest.mark.slow
 def test_fixtures(pytester):
-    """The pytest fixtures report failures as text, without trigraph's traceback, and write pages."""
+    """The pytest fixtures report failures without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
-    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # the cluster is faster
+    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # a cluster is faster
     assert crystal in code
     pytester.makepyfile(PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
@@ -144,7 +144,7 @@ def test_fixtures(pytester):
     run.stdout.fnmatch_lines(["sin: * checks of its derivatives failed*", "  differences (order 1, *): element*"])
     text = run.stdout.str()
     assert "Traceback" not in text
-    # In CI, pytest repeats whole messages in its summary.
+    # On CI, pytest repeats whole messages in its summary.
     before_summary = text.partition("short test summary info")[0]
     assert before_summary.count("  differences (order 1, ") == 1
     assert "trigraph/testing" not in text

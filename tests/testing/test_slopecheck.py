@@ -1,4 +1,4 @@
-"""trigraph's torch operators and models pass slopecheck for many seeds."""
+"""Tests that trigraph's torch operators, models and calculators pass slopecheck for many seeds."""
 
 import functools
 
@@ -32,7 +32,7 @@ def make_dimenet():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
-        for parameter in model.parameters():  # the last layer is initialised with zeros
+        for parameter in model.parameters():  # the last layer is initially zero
             parameter.data += 0.1 * torch.randn_like(parameter)
     return model.requires_grad_(False)
 
@@ -52,7 +52,7 @@ def draw_positions(seed):
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_derivatives(seeds):
-    """Operators and energies pass to third order; forces, which are first derivatives, pass to second order."""
+    """Operators and energies pass up to third order; forces, which are first derivatives, up to second order."""
     for seed in range(seeds):
         check_derivatives(attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
         for function, order in (

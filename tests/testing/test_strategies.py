@@ -1,4 +1,4 @@
-"""The hypothesis strategies draw graphs with the documented features, and shrink them."""
+"""Tests that the hypothesis strategies draw graphs with all documented features, and shrink them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Jobs of test_bench.py, in a module that its worker processes can import."""
+"""Jobs for test_bench.py, in a module that its worker processes can import."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The benchmark measures what it reports, and does not time contenders with wrong results."""
+"""Tests of the benchmarks: measurements are correct, and contenders with incorrect results are not timed."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ SINGLE = np.dtype("float32")
 
 
 def tiny(workload):
-    """Return sizes of a quick run, with so few nodes that edges share them."""
+    """Return sizes for a quick run, with so few nodes that edges share nodes."""
     most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "num_spherical": 3}
     most |= {"num_triplets": 61, "num_inputs": 61}
     return {n: min(v, most.get(n, 23 if SYMBOLS[n].minimum == 0 else 5)) for n, v in workload.sizes.items()}
@@ -42,7 +42,7 @@ def tiny(workload):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Measure each workload in one attempt."""
+    """Limit each measurement to one attempt."""
     monkeypatch.setattr(run, "ATTEMPTS", 1)
 
 
@@ -58,7 +58,7 @@ def test_relative_error_never_passes_what_cannot_be_compared():
 
 
 def test_only_what_agrees_with_the_baseline_is_timed():
-    """Wrong or failing contenders are not timed; the peak memory of a call excludes memory of the parent process."""
+    """Incorrect or failing contenders are not timed; a call's peak memory excludes the parent process's memory."""
     ballast = np.ones(2**24)
     large = 64 * 2**20
     jobs = {
@@ -76,7 +76,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
     assert measurements["same"].error == 0
     assert "ZeroDivisionError" in measurements["failing"].note
     assert "status 3" in measurements["dying"].note
-    assert 63.5 <= measurements["same"].peak_bytes / 2**20 < 66  # the kernel counts pages in batches of a few dozen
+    assert 63.5 <= measurements["same"].peak_bytes / 2**20 < 66  # the kernel updates page counts in batches
     assert ballast.size
 
 
@@ -84,7 +84,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated names of torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated torch names
 def test_peers_compute_what_the_backends_compute(workload):
     sizes = tiny(workload)
     expected = workload.prepare("fortran", sizes, "float32")()
@@ -106,7 +106,7 @@ def test_workloads_are_honest(workload):
     assert "gpu-host" not in {*workload.backends, *workload.peers}
     assert not set(workload.peers) & set(BACKENDS)
     done = set()
-    for step in workload.steps:  # arguments from steps are results of earlier steps
+    for step in workload.steps:  # steps use only results of earlier steps
         assert set(step.from_steps) <= {a.name for a in step.op.arguments}
         assert set(step.from_steps.values()) <= done
         done |= {f"{step.operator}.{f.name}" for f in step.fields}
@@ -126,7 +126,7 @@ def test_every_operator_of_the_table_can_be_timed(name):
 
 
 def test_cases_are_ordinary():
-    """Drawn cases avoid kinks, edges between atoms exist in both directions, and degrees are as the workloads state."""
+    """Random cases avoid kinks, contain both directions of edges between atoms, and have the stated degrees."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
     case = make_case(workload, sizes, SINGLE)
@@ -152,7 +152,7 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
     results = workload.prepare("pyref", tiny(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
-    workload = gemnet.WORKLOADS[0]  # two definitions have a `weight`, with different shapes
+    workload = gemnet.WORKLOADS[0]  # two of its definitions have a `weight`, with different shapes
     case = make_case(workload, tiny(workload), SINGLE)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
@@ -176,7 +176,7 @@ def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
 
 
 def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
-    """Loading a module from a wheel, with empty packages above it and stand-ins, leaves sys.modules as before."""
+    """Loading a module with empty parent packages and stand-ins leaves sys.modules unchanged."""
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
     (tmp_path / "outer" / "__init__.py").write_text("raise RuntimeError\n")
@@ -199,7 +199,7 @@ def test_ratios():
 
 
 def test_device(monkeypatch):
-    """Timing waits for the device, peak memory is the loss of free memory, and the bound is the largest of three."""
+    """Timing waits for the device, peak memory is the decrease of free memory, and the largest bound is used."""
     free, waits = [100, 60], []
     cuda = SimpleNamespace(
         Device=lambda: SimpleNamespace(synchronize=lambda: waits.append(1)),

@@ -1,4 +1,4 @@
-"""All contenders in benchmarks of whole models compute the same results."""
+"""Tests that all contenders in the benchmarks of whole models compute the same results."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
 TINY = {
     **models.SMALL_SLAB,
-    "nx": 3,  # in a smaller cell some atoms are collinear, and PyTorch Geometric's angles have no derivatives
+    "nx": 3,  # smaller cells have collinear atoms, where PyTorch Geometric's angles are not differentiable
     "ny": 3,
     **models.SMALL_BATCH,
     **WIDTHS,
@@ -33,7 +33,7 @@ TINY = {
 PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
 TRAINING = next(p for p in models.PROGRAMS if p.name == "gat-training")
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated names of torch
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated torch names
 
 
 def tiny(program):
@@ -42,7 +42,7 @@ def tiny(program):
 
 @pytest.mark.parametrize(
     "program",
-    # torch's compiler takes a minute per model.
+    # Compilation takes a minute per model.
     [pytest.param(p, marks=[pytest.mark.slow] * any("compiled" in c for c in p.contenders)) for p in PROGRAMS.values()],
     ids=list(PROGRAMS),
 )

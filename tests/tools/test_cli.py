@@ -1,4 +1,4 @@
-"""The command line: exit statuses, usage errors and printed output, mostly with invented check results."""
+"""Tests of the command line: exit statuses, usage errors and printed output, mostly with fake check results."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
 @pytest.fixture
 def runner(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no worker processes
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # prevents worker processes
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     return CliRunner()
@@ -35,7 +35,7 @@ def runner(monkeypatch):
 
 @pytest.fixture
 def verify(runner, monkeypatch):
-    """Return a function that runs `trigraph verify` with invented checks, by default as many as are planned."""
+    """Return a function that runs `trigraph verify` with fake checks; `planned` determines their planned number."""
 
     def invoke(checks, *options, planned=len):
         asked = []
@@ -69,7 +69,7 @@ def test_success(verify):
 def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runner, monkeypatch):
     bad = replace(GOOD, error=9.0)
     parts = {"gno_kernel": [GOOD, bad], "mha_gat_n2n": [GOOD], "golden gno_x": [GOOD], "benzene": [GOOD]}
-    # Two units of each part, with results in any order.
+    # Two units per part; their results arrive in mixed order.
     planned = [
         units.Unit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
         for name, checks in parts.items()
@@ -115,7 +115,7 @@ def test_failure(verify, error):
 
 
 def test_the_first_failed_check_is_repeated_by_its_settings(verify):
-    """The command that repeats a failure lists settings in order, because the numbers of a case depend on the order."""
+    """The command that repeats a failure lists the settings in order, because random numbers depend on the order."""
     case = "regular, op=mean, mean_by=weight, edge_weight=None, dtype=odd"
     bad = replace(GOOD, operator="agg_weighted_n2n_bwd", case=case, error=9.0)
     where = ("op=mean", "op=sum", "src_embedding=given")
@@ -128,7 +128,7 @@ def test_the_first_failed_check_is_repeated_by_its_settings(verify):
 
 def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
     absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
-    result = verify([GOOD, absent], "--report", tmp_path)  # four were planned, in two units
+    result = verify([GOOD, absent], "--report", tmp_path)  # `error` is the number of checks not offered
     assert last_line(result) == "1 checks passed, 0 failed, 3 not offered"
     assert "Not offered by pyref: 3 checks of gno_kernel_bwd: only d = 1" in result.stdout
     assert "(3 not offered)" in result.stdout
@@ -232,7 +232,7 @@ def test_report_and_comparison(verify, tmp_path):
     assert report["environment"]["trigraph"]["version"] == trigraph.__version__
     assert (folder / "report.html").is_file()
     (folder / "report.json").write_text(json.dumps(report | {"seconds": 126.4}))
-    for seed, told in ((5, True), (6, False)):  # only an earlier run of the same command counts
+    for seed, told in ((5, True), (6, False)):  # only an earlier run of the same command is considered
         first = verify([GOOD, EXACT], "--report", folder, "--seed", seed).stdout.split("\n")[0]
         assert first.endswith(" (last time: 2 min 6 s).") is told
     (folder / "report.json").write_text(json.dumps(report))
@@ -290,7 +290,7 @@ def test_operators(runner):
 def test_version_and_help(runner):
     assert runner.invoke(main, ["--version"]).stdout.strip().endswith(trigraph.__version__)
     shown = runner.invoke(main, ["--help"]).stdout
-    assert len(shown.splitlines()) <= 24  # fits a screen
+    assert len(shown.splitlines()) <= 24  # fits on a screen
     commands = [name for names in AUDIENCES.values() for name in names]
     assert sorted(commands) == sorted(main.list_commands(None))
     for command in (*commands, *AUDIENCES):

@@ -1,4 +1,4 @@
-"""The tests of a device (tests/device), rehearsed on gpu-host: they pass, find errors, and end in time."""
+"""Tests of the device tests (tests/device), rehearsed on gpu-host: they pass, detect errors, and end in time."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ from trigraph.gpu.instances import INSTANCES
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
 
-# A stand-in for compute-sanitizer: it runs the command after its options, and prints the real tool's last line.
+# A fake compute-sanitizer that runs the command after its options and prints the real tool's last line.
 SANITIZER = f"""#!/bin/sh
 while [ "$1" != {sys.executable} ]; do shift; done
 "$@" && echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
@@ -44,14 +44,14 @@ def test_hangs():
 
 @pytest.fixture
 def module(monkeypatch):
-    """Return a function that imports a file of tests/device."""
+    """Return a function that imports a module from tests/device."""
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.delitem(sys.modules, "conftest", raising=False)
     return importlib.import_module
 
 
 def rehearse(folder, record, *options, status=0):
-    """Run the tests of a folder in two processes; return the record."""
+    """Rehearse the tests of a folder in two processes; return the record."""
     command = [sys.executable, "-m", "pytest", folder, "--rehearse", "-p", "no:cacheprovider", "-n", "2"]
     done = run_command(
         *command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1]
@@ -64,7 +64,7 @@ def rehearse(folder, record, *options, status=0):
 
 @pytest.mark.slow
 def test_rehearsal(tmp_path, monkeypatch):
-    """Some tests of every file pass; a run of only some tests is not a qualification."""
+    """Some tests of every file pass, but the verdict says that little was checked."""
     names = "kernels or gno_message_bwd- or bwd2 and capture or streams or beyond or gno-race or test_verify and gemnet"
     program = tmp_path / "compute-sanitizer"
     program.write_text(SANITIZER)
@@ -80,7 +80,7 @@ def test_rehearsal(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_what_ends_early_costs_nothing_else(tmp_path):
-    """A crash, a broken device and a test that hangs are recorded, and other tests continue until the deadline."""
+    """A crash, a broken device and a hanging test are recorded, and the other tests still run."""
     for name in ("conftest.py", "device_calls.py"):
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "test_device_checks.py").write_text(ENDINGS)
@@ -115,7 +115,7 @@ def test_verdict(module):
 
 
 def test_what_is_wrong_is_found(module, monkeypatch):
-    """Unwritten results, an empty replay, a lost term, a kernel that spills, and reports of sanitizers are found."""
+    """An empty replay, unwritten results, inaccurate results, spills and sanitizer reports are detected."""
     checks, place, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
     real = checks.compute_fields
     monkeypatch.setattr(place, "captured", lambda call: (call(), lambda: None))

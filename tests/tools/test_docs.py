@@ -1,4 +1,4 @@
-"""The documentation is complete, its code (docstrings included) runs as printed, and its links exist."""
+"""Tests of the documentation: it is complete, its code and docstring examples run, and its links are valid."""
 
 import doctest
 import importlib
@@ -43,7 +43,7 @@ NEEDED |= {
     "pyg.py": "torch_geometric",
     "conversion.py": "torch_geometric",
 }
-# Functions that change the process or other packages, which would affect other tests.
+# Functions that change the process or other packages; their examples would affect other tests.
 WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
 
@@ -52,16 +52,16 @@ def blocks(page, language):
 
 
 def shell(commands, cwd):
-    """Run shell commands with this environment's programs on the PATH; return their output."""
+    """Run shell commands with this environment's programs on PATH; return their output."""
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets COLUMNS
+    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # which pytest-xdist sets
     return run_command("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
 def test_files_that_are_named_exist():
-    """Paths in pages, commands, workflows and noxfile.py that begin with a folder of the checkout exist."""
+    """Paths of files in the checkout that are named in pages, commands, workflows or noxfile.py exist."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
-    written = set((ROOT / ".gitignore").read_text().splitlines())  # files that the build writes
+    written = set((ROOT / ".gitignore").read_text().splitlines())  # generated files
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
@@ -84,7 +84,7 @@ def test_every_folder_of_tests_is_described():
 
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
 def test_generated_parts_are_up_to_date(page):
-    """`make pages` changes nothing; programs whose output is part of a page are not run."""
+    """`make pages` would not change the page; slow programs whose output is part of a page are not run."""
     assert TABLES["filled"](page.read_text()) == page.read_text()
 
 
@@ -112,8 +112,8 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(NEEDED.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
-    assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # the site's width
-    outcome = doctest.testmod(module, globs={})  # so that examples need no names of the module
+    assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # width of the site
+    outcome = doctest.testmod(module, globs={})  # examples must not depend on module globals
     assert outcome.attempted
     assert not outcome.failed
 
@@ -139,7 +139,7 @@ def test_verifying_an_implementation():
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
-@pytest.mark.slow  # slopecheck's test_emt checks the same verdict, and its test_command the command
+@pytest.mark.slow  # slopecheck's quick tests cover the verdict (test_emt) and the command (test_command)
 def test_verifying_a_calculator(tmp_path):
     (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
     printed = shell(commands, tmp_path)
@@ -156,7 +156,7 @@ def test_verifying_a_calculator(tmp_path):
 )
 def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first block has none of them
+    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first block contains no programs
     in_fortran, in_c = (shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
     fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
@@ -164,7 +164,7 @@ def test_the_programs_in_fortran_and_c(tmp_path):
     assert float(in_c.rsplit(":")[1]) < 1e-8
 
 
-# README's ratios of a device -> stage of the qualification, workload and peer.
+# Speed ratio in README -> (stage of the qualification, workload, peer).
 DEVICE = ROOT / "verification" / "records" / "2026-11-26-h100-253c310.json"
 SPEEDS_OF_DEVICE = {
     "60 times for the sum over triplets": ("bench", "dimenet", "pyg-cuda"),
@@ -180,7 +180,7 @@ def test_the_table_of_speeds_has_every_workload():
 
 
 def test_speeds_of_the_device_are_those_of_its_record():
-    """README's speeds on a device equal the ratios in its record; speeds on CPUs are generated from records."""
+    """The GPU speeds in README agree with the record of the device; CPU speeds are generated from records."""
     text = " ".join(README.split())
     stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]
@@ -207,7 +207,7 @@ def test_every_function_and_layer_has_an_example():
         try:
             found = getattr(importlib.import_module(module), own)
         except ImportError:
-            continue  # its module needs a package that is missing
+            continue  # the module needs a missing package
         if own not in WITHOUT_EXAMPLE and (not isinstance(found, type) or issubclass(found, torch.nn.Module)):
             assert "\n>>> " in inspect.getdoc(found), name
 
@@ -216,7 +216,7 @@ def test_every_function_and_layer_has_an_example():
     "name", [*NAMED, *OVER_FORMS, "torch.basis_embedding", *(f"torch.{spec.name}" for spec in DEFINITIONS)]
 )
 def test_generated_examples(name):
-    """Examples that docstrings take from the operator table print the output that the table gives."""
+    """Docstring examples that are generated from the operator table print the expected output."""
     if name.startswith("torch."):
         pytest.importorskip("torch")
     test = doctest.DocTestParser().get_doctest(attrgetter(name)(trigraph).__doc__, {}, name, None, 0)
@@ -238,7 +238,7 @@ MPIEXEC = shutil.which("mpiexec", path=f"{BIN}:{os.environ['PATH']}")
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install 'trigraph[jax]'")
 def test_generated_examples_of_jax():
-    """JAX's generated examples run, in a new process: JAX does not survive forks by other tests."""
+    """JAX's generated examples work; they use a new process, since JAX does not survive forks by other tests."""
     run_command(sys.executable, "-c", RUN_EXAMPLES, "jax")
 
 
@@ -249,7 +249,7 @@ def test_generated_examples_of_divided_graphs(ranks):
 
 
 def test_pages_of_jax_are_written_without_it():
-    """Pages of `trigraph.jax` have everything that autodoc would show: signature, formula, example and links."""
+    """Without JAX, pages of `trigraph.jax` still contain signatures, formulas, examples and links."""
     pytest.importorskip("numpydoc")
     page = formulas.page_without_import("trigraph.jax.mha_gat_n2n")
     head = ".. py:function:: mha_gat_n2n(src_embedding, dst_embedding, attention_weights, graph, num_heads"
@@ -257,7 +257,7 @@ def test_pages_of_jax_are_written_without_it():
 
 
 def test_formulas_of_the_reference():
-    """The page of an operator shows a formula of its own order from docs/maths.md, without Markdown in it."""
+    """The page of an operator contains a formula for its derivative order from docs/maths.md, without Markdown."""
     for op in OPERATORS.values():
         text = "\n".join(formulas.formulas(op.order, op.definition))
         own = "\n".join(formulas.formulas(op.order - 1, op.definition)) if op.order else ""
@@ -276,7 +276,7 @@ HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
 
 @pytest.mark.parametrize("path", HOSTED, ids=lambda path: path.name)
 def test_yaml(path):
-    """YAML files are valid; workflow jobs have steps, issue forms have fields, and named make targets exist."""
+    """YAML files are valid, workflow jobs have steps, issue forms have fields, and make targets exist."""
     yaml = pytest.importorskip("yaml")
     document = yaml.safe_load(path.read_text())
     if path.parent.name == "workflows":

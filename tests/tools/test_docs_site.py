@@ -1,4 +1,4 @@
-"""The site builds without warnings, is complete, has typeset formulas, and can be read without a server."""
+"""Tests of the documentation site: it builds without warnings, is complete, and loads nothing from other servers."""
 
 import html
 import re
@@ -46,7 +46,7 @@ def test_pages_and_names(site):
 
 
 def test_formulas(site):
-    """Formulas are MathML with the expected letters, without errors of the converter."""
+    """Formulas are converted to MathML with numbered equations, and contain no leftover TeX."""
     text, source = (site / "maths.html").read_text().replace("<wbr>", ""), (ROOT / "docs" / "maths.md").read_text()
     formulas = re.findall("<math.*?</math>", text, re.DOTALL)
     displayed = re.findall(r"^\$\$", source, re.MULTILINE)
@@ -62,7 +62,7 @@ def test_formulas(site):
 
 
 def test_nothing_comes_from_elsewhere(site):
-    """Pages load nothing from other servers."""
+    """Images exist, and pages load nothing from other servers."""
     for page in site.rglob("*.html"):
         for image in re.findall('<img[^>]*src="([^"]*)"', page.read_text()):
             assert (page.parent / image).is_file(), (page, image)

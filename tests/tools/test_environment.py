@@ -1,4 +1,4 @@
-"""Reports describe commit, device and build, also if one of these is missing."""
+"""Tests that reports describe the commit, device and build, even if one of them is unknown."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from trigraph import environment
 
 @pytest.fixture
 def installed_from(monkeypatch):
-    """Make the package's metadata state that it was installed from this URL."""
+    """Return a function that patches the package's metadata to state where it was installed from."""
 
     def record(origin):
         text = None if origin is None else json.dumps(origin)

@@ -1,6 +1,6 @@
-"""Examples run without warnings, tutorials at small sizes; they contain their own assertions.
+"""Tests that the examples, which contain their own assertions, run without warnings; tutorials use small sizes.
 
-The build of the site (test_docs_site.py) runs the tutorials at their full size.
+The site build (test_docs_site.py) runs the tutorials at full size.
 """
 
 import re
@@ -15,7 +15,7 @@ from programs import run_command
 
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Small values of the constants that determine how long a tutorial takes.
+# Small values for the constants that determine the run time of a tutorial.
 SMALL = {
     "airfoil": {"STEPS": 40, "HIDDEN": 16, "TESTS": 1},
     "clients": {},
@@ -35,7 +35,7 @@ PROGRAMS = ("jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
 def small(source, constants):
-    """Return the source of a tutorial with other values of constants that are assigned at the start of a line."""
+    """Return a tutorial's source with other values for constants that are assigned at the start of a line."""
     for names, values in re.findall(r"^([A-Z, ]+) = (.*)$", source, re.MULTILINE):
         pairs = zip(names.split(", "), values.split(", "), strict=False)
         new = ", ".join(str(constants.get(name, value)) for name, value in pairs)
@@ -47,12 +47,12 @@ def small(source, constants):
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # MPICH leaves files in this folder
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # for files that MPICH leaves behind
     mpl.use("agg")
 
 
 def test_every_example_is_run():
-    # tests/distributed runs divided_forces on two ranks.
+    # divided_forces is tested in tests/distributed.
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *PROGRAMS, "divided_forces", "training_run"}
 
 
@@ -64,7 +64,7 @@ def test_programs(name):
 
 @pytest.fixture
 def training_run(tmp_path):
-    """Return the path of training_run.py with half of its structures and a smaller cutoff."""
+    """Return the path of a copy of training_run.py with half as many structures and a smaller cutoff."""
     pytest.importorskip("ase")
     path, source = tmp_path / "training_run.py", (EXAMPLES / "training_run.py").read_text()
     assert "range(16)" in source
@@ -74,7 +74,7 @@ def training_run(tmp_path):
 
 
 def test_a_training_run_goes_on(training_run, monkeypatch):
-    """A run of two epochs, and a run continued after the first epoch, give bitwise identical results."""
+    """A run of two epochs is bitwise identical to a run that is interrupted after one epoch and continued."""
     import torch
 
     def trained(*arguments):
@@ -95,7 +95,7 @@ def test_a_training_run_goes_on(training_run, monkeypatch):
     assert not all(map(torch.equal, mixed, whole))
 
 
-@pytest.mark.slow  # three processes import torch; test_torch_dimenet.py has two ranks that share a batch
+@pytest.mark.slow  # three processes import torch; test_torch_dimenet.py has a quicker test of two ranks
 def test_a_training_run_goes_on_in_two_processes(training_run):
     import torch
 

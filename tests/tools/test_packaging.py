@@ -1,4 +1,4 @@
-"""Installation: modules that an import loads, messages of an incomplete build, the wheel, the editable install."""
+"""Tests of packaging: imported modules, messages about missing build tools, wheels, and editable installs."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def run(*command, cwd=None, path=None, **variables):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """Copy all files that git does not ignore."""
+    """Return a copy of all files that git does not ignore."""
     target = tmp_path_factory.mktemp("checkout") / "trigraph"
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     for name in filter(None, listed.split("\0")):
@@ -48,7 +48,7 @@ def checkout(tmp_path_factory):
 
 
 def test_imports_are_light(tmp_path):
-    """Importing the package, and then its command line, loads no plotting, templating or optional packages."""
+    """Importing the package or its command line does not import plotting, templating or optional packages."""
     drawing = ("rich", "matplotlib", "jinja2")
     slow = ("scipy", "importlib.metadata", "click", "slopecheck", *drawing, "ase", "matscipy")
     slow += tuple(f"trigraph.{n}" for n in ("benchmarks", "compat", "gpu", "pyref", "results", "verification"))
@@ -60,7 +60,7 @@ assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
 
 
 def test_without_the_extra_verify(tmp_path):
-    """Without slopecheck, operators work; the command line and `trigraph.verify` say how to install it."""
+    """Without optional packages, operators work; the command line and `trigraph.verify` say what to install."""
     absent = dict.fromkeys(("click", "rich", "slopecheck", "matplotlib", "jinja2"))
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
     run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
@@ -73,12 +73,12 @@ def test_without_the_extra_verify(tmp_path):
 
 
 def numbers(pattern, text):
-    """Return the versions of Python in a text, as 3.x, in order."""
+    """Return the Python versions in a text as sorted strings "3.x"."""
     return [f"3.{n}" for n in sorted({int(n) for n in re.findall(pattern, text)})]
 
 
 def test_a_release_is_told_alike_everywhere():
-    """Version, date and supported Pythons agree in all files that state them, including conda's recipe."""
+    """The version, date, dependencies and supported Python versions agree in all files that state them."""
     texts = {path: (ROOT / path).read_text() for path in ("meson.build", "CITATION.cff", "CHANGELOG.md", "noxfile.py")}
     version = re.search(r"^    version: '(.*)',$", texts["meson.build"], re.MULTILINE)[1]
     citation = yaml.safe_load(texts["CITATION.cff"])
@@ -96,7 +96,7 @@ def test_a_release_is_told_alike_everywhere():
 
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
     assert recipe["context"]["version"] == version == slopecheck.__version__
-    assert 'dynamic = ["version"]' in text  # the version is in meson.build
+    assert 'dynamic = ["version"]' in text  # defined in meson.build
     for table, section in (("dependencies", "run"), ("requires", "host")):
         needed = re.findall(r'"([^"]+)"', re.search(rf"^{table} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1])
         named = {word.replace(" ", "").replace("-base", "") for word in recipe["requirements"][section]}
@@ -135,7 +135,7 @@ def test_what_a_build_lacks_is_named(tmp_path, program, expected):
     native = tmp_path / "native.ini"
     native.write_text(f"[binaries]\n{program} = '{stand_in}'\n")
     options = ("--native-file", native, ROOT, tmp_path / "build")
-    variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # hide the description of Python's headers
+    variables = {"PKG_CONFIG_LIBDIR": str(tmp_path)}  # hides Python's pkg-config file
     command = (sys.executable, "-m", "mesonbuild.mesonmain", "setup", *options)
     done = programs.run_command(*command, status=1, env=os.environ | variables)
     assert expected in done.stdout
@@ -157,10 +157,10 @@ def test_an_archive_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_wheel_has_every_level(checkout, tmp_path):
-    """The wheel works in an empty environment, at every level, including v2."""
+    """The wheel works in an empty environment, also at level v2, and lists the licences of bundled libraries."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
-    with zipfile.ZipFile(wheel) as archive:  # the wheel includes the licences of bundled libraries
+    with zipfile.ZipFile(wheel) as archive:
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
         (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
     assert bundled == set(re.findall(r"^\| (lib\w+), ", told, re.MULTILINE))

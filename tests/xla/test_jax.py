@@ -1,4 +1,4 @@
-"""trigraph.jax: bitwise equality with the NumPy functions, derivatives of every mode and order, refused arguments."""
+"""Tests of trigraph.jax: bitwise equality with the NumPy functions, all modes and orders, transforms, invalid input."""
 
 import os
 from dataclasses import replace
@@ -12,7 +12,7 @@ from trigraph import CSC, EdgeGraph
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS
 from trigraph.verification.cases import build_case, list_variants
 
-# The programs run once, so that optimised compilation would not pay off. A shard_map needs several devices.
+# Each program runs only once, so optimised compilation would not pay off. shard_map needs several devices.
 FLAGS = "backend_optimization_level=0", "llvm_disable_expensive_passes=true", "force_host_platform_device_count=4"
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in FLAGS))
 jax = pytest.importorskip("jax", reason="needs JAX: pip install 'trigraph[jax]'")
@@ -23,14 +23,14 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 import trigraph.jax as tj  # noqa: E402
 from trigraph.jax.plain import PLAIN  # noqa: E402
 
-# `trigraph verify --framework jax` uses all variants; these tests use the variants that differ in the form of a call.
+# `trigraph verify --framework jax` covers all variants; these tests use one per form of the arguments.
 NAMES = ("regular", "shared rows", "no edges", "images", "saturated", "periodic")
 CASES = [
     (spec, v) for spec in DEFINITIONS for v in {repr(v): v for v in list_variants(spec) if v.name in NAMES}.values()
 ]
 SMALL = [next(c for c in CASES if c[0] is spec) for spec in DEFINITIONS]
 SMALL += [c for c in CASES if c[1].name == "regular" and any(t in repr(c[1]) for t in ("'ELU'", "'mean'", "'max'"))]
-# Compiling the third derivatives of dimenet takes half a minute.
+# Compiling the third derivatives of DimeNet++ takes half a minute.
 SMALL = [pytest.param(*c, marks=[pytest.mark.slow] * (c[0].family == "dimenet")) for c in SMALL]
 
 
@@ -43,7 +43,7 @@ def _x64():
 
 
 def bind_case(case, function=None):
-    """Return the operator as a function of a dictionary of its given inputs, and this dictionary."""
+    """Return the operator as a function of a dictionary of its inputs, and that dictionary."""
     spec = case.definition
     function = function or getattr(tj, spec.name)
     inputs = {a.name: jnp.asarray(case.values[a.name]) for a in case.inputs}
@@ -86,7 +86,7 @@ def test_bits_are_those_of_numpy(spec, variant):
         return forward(x), gradients, pull2(gg), along
 
     right, compiled = case, jax.jit(all_orders)
-    # NaN in an input reaches the results that bwd reuses; derivatives must be NaN only where NumPy's are.
+    # NaN inputs affect the results that bwd reuses; derivatives must be NaN only where NumPy's are.
     spoilt = [n for n in x if spec.given_back and variant.name == "regular" and x[n].size > 1]
     for run, name in ((all_orders, None), (compiled, None), *((compiled, n) for n in spoilt)):
         if name is not None:
@@ -102,7 +102,7 @@ def test_bits_are_those_of_numpy(spec, variant):
 
 
 def bind_plain_form(case):
-    """Return the operator in plain operations as a function of the inputs."""
+    """Return the operator's plain JAX implementation as a function of its inputs."""
     spec = case.definition
     kind = OPERATORS[f"{spec.name}_fwd"].graph
     names = [n for n, _ in kind.forward + kind.fast + kind.reverse] if kind else []
@@ -112,7 +112,7 @@ def bind_plain_form(case):
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL, ids=lambda p: p.name)
 def test_every_order_and_mode(spec, variant):
-    """Derivatives along a line, in any sequence of forward and reverse mode, equal the plain form's."""
+    """Derivatives along a line, in any sequence of forward and reverse mode, agree with the plain implementation."""
     case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     direction = {n: jnp.asarray(case.directions[n]) for n in x}
@@ -137,7 +137,7 @@ def test_every_order_and_mode(spec, variant):
     expected = jax.jit(lambda t: [f(t) for f in derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
     for sequence, value in zip(sequences, got, strict=True):
         right = expected[len(sequence)]
-        # Sums of hundreds of terms, whose absolute values exceed the sum by at most a few powers of ten.
+        # Rounding errors of sums of hundreds of terms, with cancellation of a few digits.
         assert abs(value - right) <= 1e-9 * (1 + abs(right)), sequence
 
 
@@ -154,7 +154,7 @@ def mesh():
 
 @pytest.mark.parametrize(("spec", "variant"), SMALL[: len(DEFINITIONS)], ids=lambda p: p.name)
 def test_gradients_under_shard_map(spec, variant, mesh):
-    """If two axes of devices map the first and the last input, derivatives of the sum equal the plain form's."""
+    """If the first and last inputs vary along two mesh axes, derivatives of the sum agree with the plain form."""
     case = build_case(spec, variant, "float64", 0)
     forward, x = bind_case(case)
     ends = [next(iter(x)), list(x)[-1]]
@@ -197,7 +197,7 @@ def test_gradients_under_shard_map(spec, variant, mesh):
 
 @pytest.fixture
 def small():
-    """Return a graph, embeddings, weights, and a function of both with two nonzero derivatives."""
+    """Return a graph, embeddings, weights, and a function of the latter two with nonzero second derivatives."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 6, (2, 15)).astype(np.int32)
     graph = CSC.from_coo(src, dst, 6, 6)
@@ -216,7 +216,7 @@ def test_transforms(small):
     energy = lambda x, w, g: (f(x, w, g) ** 3).sum()  # noqa: E731
     gradient = jax.grad(energy)
     expected = gradient(x, w, graph)
-    equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # the graph as an argument
+    equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # the graph is an argument
     equal({"": jax.grad(jax.checkpoint(energy))(x, w, graph)}, {"": expected})
     batch = jnp.stack([x, 2 * x, x - 1])
     equal({"": jax.vmap(gradient, (0, None, None))(batch, w, graph)[2]}, {"": gradient(x - 1, w, graph)})
@@ -237,7 +237,7 @@ def test_transforms(small):
     np.testing.assert_allclose(hessian, jax.jacfwd(jax.jacfwd(energy))(x, w, graph), rtol=1e-10, atol=1e-10)
     at, a, b = (x, w), (x * x, w - 1), (1 - x, w * w)
 
-    def second(a):  # second derivative along a and b, which is linear in a
+    def second(a):  # second derivative along a and b; linear in a
         return jax.jvp(lambda q: jax.jvp(lambda p: f(*p), (q,), (a,))[1], (at,), (b,))[1].sum()
 
     slope = jax.grad(second)(a)
@@ -247,7 +247,7 @@ def test_transforms(small):
 
 
 def compute_in_jax_numpy(x, w, graph):
-    """Return the weighted mean of `small`, computed by jax.numpy."""
+    """Compute the weighted mean of the fixture `small` with jax.numpy."""
     edges, weights = jnp.repeat(jnp.arange(6), jnp.diff(graph.offsets), total_repeat_length=15), w[graph.edge_ids]
     sums = (jax.ops.segment_sum(y, edges, 6) for y in (x[graph.indices] * weights[:, None], weights))
     return next(sums) / jnp.where(jnp.diff(graph.offsets) > 0, next(sums), 1.0)[:, None]
@@ -255,7 +255,7 @@ def compute_in_jax_numpy(x, w, graph):
 
 @pytest.mark.slow
 def test_transforms_inside_shard_map(small, mesh):
-    """Gradients with scan and vmap inside, cast weights, and a graph for each device equal jax.numpy's."""
+    """Gradients agree with jax.numpy for scan, vmap, cast weights and per-device graphs inside shard_map."""
     graph, x, w, f = small
     graph = jax.tree.map(jnp.asarray, graph)
     np.testing.assert_allclose(f(x, w), compute_in_jax_numpy(x, w, graph), rtol=1e-12)
@@ -279,7 +279,7 @@ def test_transforms_inside_shard_map(small, mesh):
         return jax.checkpoint(lambda x: f(x, w, graph))(x)
 
     cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
-    for case, check in [*cases, (scanned, False), (mapped, False)]:  # without the check, gradients inside differ
+    for case, check in [*cases, (scanned, False), (mapped, False)]:  # check_vma=False changes inner gradients
 
         def of_device(f, x, w, case=case):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
@@ -318,7 +318,7 @@ def test_a_graph_that_was_first_used_under_a_mesh(small, mesh, explicit):
     graph = CSC(graph.offsets, graph.indices, 6, graph.edge_ids)
     if explicit:
         mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=2 * (jax.sharding.AxisType.Explicit,))
-    some = {"i"} if jax.__version_info__ >= (0, 7) else {"i", "j"}  # XLA of JAX 0.6 would end the process
+    some = {"i"} if jax.__version_info__ >= (0, 7) else {"i", "j"}  # XLA in JAX 0.6 would crash
     for axes in (some, {"i", "j"}):
         run = jax.shard_map(lambda x, w: f(x, w, graph), mesh=mesh, in_specs=(P(), P()), out_specs=P(), axis_names=axes)
         equal({"": jax.jit(run)(x, w)}, {"": expected})
@@ -332,7 +332,7 @@ def test_graphs_are_pytrees(small):
     assert isinstance(again, CSC)
     assert (again.num_edges, again.num_dst_nodes) == (15, 6)
     equal({"": f(x, w, again)}, {"": f(x, w)})
-    assert jax.tree.structure(again) == structure  # so that a program is compiled once
+    assert jax.tree.structure(again) == structure  # avoids recompilation
     of_jax = CSC(jnp.asarray(graph.offsets), jnp.asarray(graph.indices), 6, jnp.asarray(graph.edge_ids))
     equal({"": f(x, w, of_jax)}, {"": f(x, w)})
     with pytest.raises(TypeError, match=r"^CSC: offsets is traced by JAX; expected .* outside of jit"):
@@ -389,7 +389,7 @@ def test_other_devices_are_refused(small):
 
 
 def test_programs_follow_settings(small):
-    """Compiled programs use the current number of threads and the current level, with bitwise identical results."""
+    """Compiled programs use the current number of threads and CPU level, with bitwise identical results."""
     import ctypes
 
     from trigraph.fortran.levels import LIBRARY, list_runnable_levels

@@ -1,4 +1,4 @@
-"""A stage whose parts end in every way: early, with an error, without their tool, and never."""
+"""A stage whose parts end in various ways: with an error, by a signal, without their tool, or never."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def run(part, place, notes):
         os._exit(3)
     if part == "bad":
         notes.add(part, False, "two is not three", number=2)
-    if part == "hangs":  # with a child process that does not end, either
+    if part == "hangs":  # and starts a child process that hangs, too
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         notes.add("child", None, child=child.pid)
