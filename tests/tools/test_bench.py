@@ -157,7 +157,6 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
-    # Arrays that one step passes to another are neither drawn nor returned.
     results = workload.prepare("pyref", tiny(workload), "float64")()
     assert not {s for step in workload.steps for s in step.from_steps.values()} & set(results)
 

@@ -1,11 +1,11 @@
-"""Fixtures that tests of torch's operators share."""
+"""Fixtures shared by tests of torch operators."""
 
 import pytest
 
 
 @pytest.fixture
 def python_operators(monkeypatch):
-    """Let operators compute in Python, where tests can observe the steps between a call and its backend."""
+    """Make the operators run in Python instead of C++, so that tests can observe the calls to a backend."""
     from trigraph.torch.library import OPERATORS_OF_TORCH
 
     for op in OPERATORS_OF_TORCH.values():

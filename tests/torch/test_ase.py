@@ -1,4 +1,4 @@
-"""trigraph.ase.Calculator: ASE's relaxations and dynamics with models of trigraph.torch.nn."""
+"""Tests of trigraph.ase.Calculator: results, Hessians, relaxations and dynamics with models of trigraph.torch.nn."""
 
 import itertools
 import math
@@ -57,11 +57,11 @@ def test_results(calculator):
 
 
 def test_energies_of_atoms(calculator):
-    """Energies of atoms sum to the energy, follow permuted atoms, and are the same in each cell of a supercell."""
+    """Atomic energies sum to the energy, follow permutations, and are the same in each cell of a supercell."""
     atoms = crystal()
     atoms.calc = calculator
     energies = atoms.get_potential_energies()
-    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # from the largest terms of sums over edges and channels
+    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # of sums over edges and channels
     assert energies.shape == (4,)
     assert np.ptp(energies) > 1e-3 * np.abs(energies).max()
     assert energies.sum() == pytest.approx(atoms.get_potential_energy(), abs=rounding)
@@ -101,7 +101,7 @@ def compute_supercell_hessian(model, cells):
 
 
 def test_hessian(calculator):
-    """The calculator's Hessian equals the model's for the current atoms, and is zero for a single atom."""
+    """The calculator's Hessian agrees with the model's for the current atoms, and is zero for a single atom."""
     atoms = bulk("AuCu", "rocksalt", a=5.4).repeat((2, 1, 1))
     calculator.get_potential_energy(bulk("Cu"))
     hessian = calculator.get_hessian(atoms)
@@ -114,10 +114,10 @@ def test_hessian(calculator):
 
 
 def test_phonons(calculator, tmp_path):
-    """ASE's finite displacements give the analytic Hessian of the supercell, within the error of central differences.
+    """ASE's force constants from finite displacements converge to the analytic Hessian of the supercell.
 
-    In rock salt many angles are 180 degrees. The cutoff lies between two shells, so that the neighbours stay the same.
-    Differences with the displacement h are D(h) = H + c h^2 + O(h^4).
+    In rock salt, many angles are 180 degrees. The cutoff is between two shells, so that the neighbours do not change.
+    The central difference with displacement h is D(h) = H + c h^2 + O(h^4).
     """
     atoms, supercell, steps = bulk("AuCu", "rocksalt", a=5.4), (2, 1, 2), (0.02, 0.01)
     hessian = compute_supercell_hessian(calculator.model, atoms.repeat(supercell))
@@ -149,7 +149,7 @@ def test_models_without_parameters(buffer):
     atoms.calc = trigraph.ase.Calculator(springs)
     np.testing.assert_allclose(atoms.get_forces(), -2 * atoms.positions, rtol=1e-6)
     assert springs.dtype == (torch.float64 if buffer is not None and buffer.is_floating_point() else torch.float32)
-    with pytest.raises(PropertyNotImplementedError):  # this model has no energies of atoms
+    with pytest.raises(PropertyNotImplementedError):  # this model has no atomic energies
         atoms.get_potential_energies()
 
 
@@ -159,7 +159,7 @@ def test_bad_model():
 
 
 def test_a_skin_keeps_neighbors(calculator, monkeypatch):
-    """With a skin, forces are equal up to rounding; neighbours are searched for again after a move by half the skin."""
+    """With a skin, forces agree up to rounding; the search is repeated after an atom has moved by half the skin."""
     searches, search = [], calculator.model.neighbors
 
     def counted(*args, **kwargs):
@@ -180,7 +180,7 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
             assert np.abs(value - expected).max() <= 2**-44 * np.abs(expected).max()
         changes.append(len(searches) - before)
 
-    for _ in range(3):  # these moves add up to less than half the skin
+    for _ in range(3):  # in total, less than half the skin
         compare(atoms)
         atoms.positions += rng.uniform(-0.05, 0.05, atoms.positions.shape)
     atoms.positions[1] += [0.4, 0, 0]
@@ -198,7 +198,7 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
 
 
 class Springs(Potential):
-    """Springs between neighbours, zero at the cutoff, in a model that reads its attributes at each call."""
+    """Springs between neighbours that vanish at the cutoff; the model reads its attributes in every call."""
 
     cutoff = 3.0
 
@@ -216,7 +216,7 @@ def new_model(calculator):
 
 
 def closer(calculator):
-    """Reduce the cutoff, within the cutoff of the first call's neighbours (3.2)."""
+    """Reduce the cutoff, so that the neighbours of the first call (cutoff 3.2) still suffice."""
     calculator.model.cutoff = 2.7
 
 
@@ -257,12 +257,12 @@ def search(calculator):
 def reset(calculator):
     atoms = calculator.atoms
     calculator.reset()
-    calculator.atoms = atoms  # the next call may omit the atoms
+    calculator.atoms = atoms  # so that the next call may omit the atoms
 
 
 @pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, mode, weights, search])
 def test_what_changes_between_calls(change):
-    """After any change of model or settings, results equal those of a new calculator, also for moved atoms."""
+    """After any change of the model or settings, results agree with a new calculator, even if atoms move."""
     for skin, of_last in itertools.product((0.0, 0.2), (True, False)):
         atoms = crystal()
         kept = trigraph.ase.Calculator(Springs(), skin=skin)
@@ -312,7 +312,7 @@ def test_bad_skin(calculator):
 
 @pytest.mark.slow
 def test_long_dynamics(calculator):
-    """Ten thousand steps with a skin: the total energy has no trend, and memory does not grow.
+    """In ten thousand steps with a skin, the total energy does not drift, and memory does not grow.
 
     Springs to the initial positions keep the atoms apart, because the model is random.
     """

@@ -1,4 +1,4 @@
-"""Captured potentials that find neighbours in a CUDA graph (of a stand-in), with kernels on gpu-host."""
+"""Tests of captured potentials that find neighbours in a (stand-in) CUDA graph, with kernels on gpu-host."""
 
 import cupy_stand_in
 import graph_stand_in
@@ -20,7 +20,7 @@ from trigraph.torch.potentials.padding import Padding
 
 
 def memory(padding):
-    """Return the bytes of all arrays of a padding that a potential reads."""
+    """Return the bytes of all arrays of a padding that potentials read."""
     neighbors = padding.neighbors
     graphs = (neighbors.ends, neighbors.into, neighbors.members, neighbors.sources)
     arrays = [a for graph in graphs for a in (*graph.prepare(), graph.offsets, graph.indices)]
@@ -29,7 +29,7 @@ def memory(padding):
 
 
 def test_bits_of_the_host():
-    """A search leaves the same bytes in a padding, including ghost atoms, as the neighbours that the CPU finds."""
+    """A search fills a padding, including its ghost atoms, with the same bytes as neighbours found on the CPU."""
     model = Springs()
     model.cutoff = CUTOFF
     for seed in range(60):
@@ -52,7 +52,7 @@ def test_bits_of_the_host():
         refused, total = search.search()[0].tolist()
         assert (refused, total) == (0, needed.edges)
         assert memory(padding) == expected
-        if total > 1 and seed % 4 == 2:  # too many edges leave a graph of ghosts only
+        if total > 1 and seed % 4 == 2:  # if edges do not fit, only ghost atoms remain
             padding.capacity = capacity._replace(edges=total - 1)
             assert search.load(z, pos, of_atom, cells, flags)
             assert search.search()[0].tolist() == [1, total]
@@ -63,7 +63,7 @@ def test_bits_of_the_host():
 
 @pytest.fixture
 def searched(monkeypatch):
-    """Return the captured graphs, and a list that receives the number of atoms in each search on the host."""
+    """Return the captured graphs, and a list to which each search on the host adds its number of atoms."""
     graphs, calls, search = graph_stand_in.install_cuda_graphs(monkeypatch), [], Springs.neighbors
 
     def neighbors(model, pos, *args, **kwargs):
@@ -75,7 +75,7 @@ def searched(monkeypatch):
 
 
 def same(captured, model, *arguments, **keywords):
-    """Assert that a captured potential gives the results of the model; return them."""
+    """Assert that a captured potential agrees with the model; return the captured potential's results."""
     got, expected = (one.energy_forces_stress(*arguments, **keywords) for one in (captured, model))
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
@@ -87,7 +87,7 @@ def same(captured, model, *arguments, **keywords):
 
 
 def test_steps_of_the_same_atoms(searched):
-    """The host searches in the first two calls, and where the graph cannot; all results are correct."""
+    """The host searches in the first two calls, and when the graph cannot; all results are correct."""
     _, calls = searched
     model, (z, pos, cell) = potential(), crystal()
     captured, exact = compile_potential(model, capture=True), potential()
@@ -98,7 +98,7 @@ def test_steps_of_the_same_atoms(searched):
         got = same(captured, exact, z, pos, None, cell)
         for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
             assert step == 0 or torch.equal(a, b)
-    assert calls.count(len(z)) == 2 + 8 + 8  # by `captured`, by `exact`, and by the new potentials
+    assert calls.count(len(z)) == 2 + 8 + 8  # `captured`, `exact`, and the new potentials
     assert len(captured.capacities) == 1
     calls.clear()
 
@@ -114,17 +114,17 @@ def test_steps_of_the_same_atoms(searched):
     assert count(z, pos, cell=cell) == 0
     assert count(z, pos, torch.zeros_like(z), cell[None], True) == 0
     assert count(z, pos, cell=cell, pbc=torch.tensor(True)) == 0
-    # Repeat with other atoms and other periodic directions, given as a tensor, as a list, or by default.
+    # Repeat with permuted atoms and other periodic directions, passed as a tensor, as a list, or by default.
     for other in ({"pbc": flags}, {"pbc": flags.tolist()}, {}):
         assert [count(z.roll(1), pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
         assert [count(z, pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
     before = captured.capacities[-1]
-    tight = 0.6 * cell  # more edges than the capacity has
+    tight = 0.6 * cell  # more edges than fit in the capacity
     assert [count(z, 0.6 * pos, cell=tight) for _ in range(3)] == [1, 0, 0]
     assert captured.capacities[-1].edges > before.edges
-    assert [count(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [0, 1, 0]  # choose a smaller capacity
+    assert [count(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [0, 1, 0]  # chooses a smaller capacity
     assert captured.capacities[-1] == before
-    # After a change of the model the host searches again.
+    # After a change of the model, the host searches again.
     model.cutoff = exact.cutoff = 3.1
     assert [count(z, pos, cell=cell) for _ in range(3)] == [1, 0, 0]
     with expect_error("ValueError: EdgeGraph: positions[3] is ..."):
@@ -137,7 +137,7 @@ def test_steps_of_the_same_atoms(searched):
 
 
 def test_batches(searched):
-    """Results are correct for structures without cells, and for atoms that change their structure."""
+    """Results are correct for structures without cells, and if atoms are reassigned to other structures."""
     _, calls = searched
     model = Springs()
     captured = compile_potential(model, capture=True)
@@ -155,7 +155,7 @@ def test_batches(searched):
 
 
 def test_refused_results_are_nan(searched):
-    """Results of a graph whose edges do not fit are NaN, until the host has searched."""
+    """If edges exceed the capacity, replayed results are NaN until the host has searched."""
     model, (z, pos, cell) = potential(), crystal()
     captured = compile_potential(model, capture=True)
     for _ in range(4):
@@ -172,7 +172,7 @@ def test_refused_results_are_nan(searched):
 
 @pytest.mark.usefixtures("searched")
 def test_dynamics_of_ase():
-    """Captured dynamics by a calculator without a skin equal eager dynamics."""
+    """Captured dynamics with a calculator without a skin agree with eager dynamics."""
     model, positions = potential(), []
     for options in ({}, {"capture": True}):
         atoms = bulk("Cu", cubic=True)
@@ -185,7 +185,7 @@ def test_dynamics_of_ase():
 
 
 def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
-    """A search never makes the host wait, and finds what a search on the CPU finds."""
+    """A search never makes the host wait, and finds the same neighbours as on the CPU."""
     model, (z, pos, cell) = Springs(), crystal(torch.float32)
     neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
     graph_stand_in.install_cuda_graphs(monkeypatch)

@@ -1,4 +1,4 @@
-"""`convert` keeps the results of interaction blocks of fairchem's GemNet-OC and of MatterGen, from their wheels."""
+"""Tests that `convert` preserves the results of GemNet blocks in fairchem and MatterGen (from their wheels)."""
 
 import re
 
@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("name", ORIGINALS)
 
 
 def block(name, dtype="float64"):
-    """Return a small block with its basis layers; if its wheel is missing, skip the test and say how to get it."""
+    """Return a small block with its basis layers; skip the test if the wheel is missing."""
     try:
         ORIGINALS[name].root()
     except ContenderUnavailable as error:
@@ -40,7 +40,7 @@ def leaves(model, x):
 
 
 def results(model, x, lists, seeds=None):
-    """Return a block's outputs, and gradients of all inputs and parameters for the cotangents `seeds`."""
+    """Return a block's outputs, and the gradients of all inputs and parameters for the output cotangents `seeds`."""
     outputs = dict(zip(("h", "m"), model(x, lists), strict=True))
     if seeds is None:
         generator = torch.Generator().manual_seed(1)
@@ -53,11 +53,11 @@ def results(model, x, lists, seeds=None):
 
 
 def tolerance(model, structure=MOLECULE):
-    """Return how far two results may differ in the norm, in machine epsilons.
+    """Return the allowed relative difference of two results in the norm, in machine epsilons.
 
     Original and converted blocks add the same terms in different orders. A sum of n terms has an error of about sqrt(n)
-    eps, a random walk of n roundings. Each dense layer, forward and backward, adds an independent error of this kind,
-    so the squares of the errors add up. Both results have such an error.
+    eps, a random walk of n roundings. The passes through each dense layer (forward and backward) add independent errors
+    of this size, so the squares of the errors add up. The factor 2 is for the two results.
     """
     terms = max(len(atoms) for atoms, _ in model.rows(structure).values())
     layers = 2 * sum(type(layer).__name__ == "Dense" for layer in model.modules())
@@ -65,7 +65,7 @@ def tolerance(model, structure=MOLECULE):
 
 
 def assert_close(got, expected, eps):
-    """Assert that the norm of each difference is at most `eps` machine epsilons of the norm of the expected value."""
+    """Assert that each difference is at most `eps` machine epsilons of the expected value (in the norm)."""
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert (got[name].shape, got[name].dtype) == (value.shape, value.dtype), name
@@ -90,10 +90,10 @@ def second_derivatives(model, x, lists):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
 def test_same_results(name, padded, dtype):
-    """Outputs, gradients and, in float64, second derivatives are the same after `convert`."""
+    """Outputs, gradients and, in float64, second derivatives are the same before and after `convert`."""
     model = block(name, dtype)
     x, lists = draw_inputs(model, dtype=dtype)
-    # Errors of second derivatives come from twice as many layers, and from squares of gradients.
+    # Second derivatives have larger errors: they use twice as many layers, and squares of gradients.
     works = [(results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
     expected = [work(model, x, lists) for work, _ in works]
     assert all(value.norm() > 0 for value in expected[0].values())
@@ -109,7 +109,7 @@ def test_same_results(name, padded, dtype):
 @pytest.mark.parametrize(("num_atoms", "pairs"), [(3, np.zeros((2, 0), np.int64)), (4, np.array([[0, 2], [1, 3]]))])
 @both
 def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
-    """A structure without edges has the same results alone as in a batch, where the original works."""
+    """A converted block accepts structures without edges or triplets, which the original supports only in batches."""
     model = block(name)
     alone = blocks.NeighborStructure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
@@ -208,7 +208,7 @@ def test_layers_of_unknown_state_are_left(path):
 
 def older(folder):
     """Return the bilinear layer of fairchem's older GemNets."""
-    block("fairchem")  # skips without the wheel
+    block("fairchem")  # skips the test if the wheel is missing
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
     (module,) = load_modules(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
     return module.EfficientInteractionBilinear(8, 4, 9).double()
@@ -232,7 +232,7 @@ def test_the_layer_of_gemnet_dt():
 
 
 def test_the_layer_of_another_forward_is_left():
-    """The graph-parallel GemNet's layer is left: it has the same name and weights but another forward."""
+    """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
     model = torch.nn.Sequential(older("gemnet_gp"))
     left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
 

@@ -1,4 +1,4 @@
-"""neuraloperator 2.0's IntegralTransform, from its wheel, has the same results and derivatives with trigraph's sums."""
+"""Tests that trigraph's sums preserve the results and derivatives of neuraloperator 2.0's IntegralTransform."""
 
 import itertools
 import sys
@@ -17,12 +17,12 @@ ORIGINAL = OriginalRelease("neuraloperator", "2.0.0", "neuralop")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
-ROUNDINGS = 20  # neuralop and trigraph add the same terms, at most 20 for a node, in different orders
+ROUNDINGS = 20  # neuralop and trigraph add the same terms (at most 20 per node) in different orders
 
 
 @pytest.fixture
 def theirs(monkeypatch):
-    """Install neuraloperator's modules where `install` looks for them, without parent packages, which import wandb."""
+    """Load neuraloperator's modules where `install` finds them, without parent packages, which import wandb."""
     try:
         modules = load_modules(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
     except ContenderUnavailable as error:
@@ -30,7 +30,7 @@ def theirs(monkeypatch):
     for module in modules:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     yield SimpleNamespace(**dict(zip(MODULES, modules, strict=True)))
-    torch.set_default_dtype(torch.float32)  # neuralop adds into zeros of the default dtype
+    torch.set_default_dtype(torch.float32)  # changed because neuralop's sums have the default dtype
 
 
 def drawn(*shape, dtype=torch.float64, seed=0):
@@ -38,7 +38,7 @@ def drawn(*shape, dtype=torch.float64, seed=0):
 
 
 def assert_same(got, expected, roundings=ROUNDINGS):
-    """Assert that tensors agree up to rounding; gradients of inputs without effect are None."""
+    """Assert that tensors agree up to rounding, or are both None (gradients of unused inputs)."""
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
@@ -47,7 +47,7 @@ def assert_same(got, expected, roundings=ROUNDINGS):
 
 
 def derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
-    """Return a layer's result (query 3 has no neighbour), its gradients, and gradients of a sum of gradients."""
+    """Return a layer's result, its gradients and second derivatives; query 3 has no neighbours."""
     y, x = drawn(POINTS, 3, dtype=dtype), drawn(QUERIES, 3, dtype=dtype, seed=1)
     x[3] = 9.0
     near = theirs.neighbor_search.NeighborSearch(use_open3d=False)(y, x, 0.5)
@@ -86,7 +86,7 @@ def test_before_and_after(theirs, transform, functions, dtype, reduction):
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 @pytest.mark.parametrize("splits", [[0, 3, 3, 9], [2, 3, 7, 7], [0], [4, 4], [[0, 3, 9], [1, 5, 5]]])
 def test_sums(splits, index, reduction):
-    """Sums and derivatives equal torch's, also if splits leave out rows or differ between entries of a batch."""
+    """Sums and derivatives are correct, even if the splits skip rows or differ between batch entries."""
     indptr = torch.tensor(splits, dtype=index)
     src = drawn(*indptr.shape[:-1], 18, 4)[..., ::2, 1:].requires_grad_()
     pairs = zip(src, indptr, strict=True) if indptr.dim() == 2 else [(src, indptr)]
@@ -99,7 +99,7 @@ def test_sums(splits, index, reduction):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
-    """Half-precision sums are added in float32 and rounded once: 400 terms of 1 + eps lose less than one rounding."""
+    """Half-precision sums are computed in float32 and rounded once: the mean of 400 terms 1 + eps is within one eps."""
     value = torch.tensor(1.0, dtype=dtype) + torch.finfo(dtype).eps
     src, indptr = value.repeat(400, 1), torch.tensor([0, 400])
     assert_same([neuralop.segment_csr(src, indptr, "mean")], [value.reshape(1, 1)], 1)

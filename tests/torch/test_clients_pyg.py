@@ -1,4 +1,4 @@
-"""Programs for PyTorch Geometric have the same results with trigraph's GATConv and DimeNet++, also by `convert`."""
+"""Tests that PyTorch Geometric programs have the same results with trigraph's layers, also after `convert`."""
 
 import copy
 import functools
@@ -24,14 +24,14 @@ from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_t
 
 from trigraph.torch import pyg as both  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about the sparse matrices that PyG uses
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about PyG's sparse matrices
 
-close = functools.partial(layers_close, eps=64 * 2**-53)  # sums of some ten terms of order 1, in another order
+close = functools.partial(layers_close, eps=64 * 2**-53)  # sums of about ten terms of order 1 in different orders
 
 
 @pytest.fixture(autouse=True)
 def numbers():
-    """Draw the same numbers in each test, in float64."""
+    """Use the same random numbers in each test, in float64."""
     torch.manual_seed(3)
     torch.set_default_dtype(torch.float64)
     yield
@@ -39,7 +39,7 @@ def numbers():
 
 
 def layers(*args, **kwargs):
-    """Return PyG's layer, and layers of trigraph with its parameters: a plain, a derived and a converted one."""
+    """Return PyG's layer and three trigraph layers with its parameters: a plain, a derived and a converted one."""
     theirs = pyg.GATConv(*args, **kwargs)
     ours, subclass = nn.GATConv(*args, **kwargs), both.GATConv(*args, **kwargs)
     for layer in (ours, subclass):
@@ -50,7 +50,7 @@ def layers(*args, **kwargs):
 
 
 SMALL = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
-# A matrix with self loops (to be replaced) and with empty rows and columns.
+# A matrix with self-loops, which GATConv replaces, and with empty rows and columns.
 LOOPS = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 1, 0, 2, 2, 2]])
 MATRICES = {
     "coo": to_torch_coo_tensor,
@@ -60,7 +60,7 @@ MATRICES = {
 
 
 def test_two_kinds_of_nodes():
-    """Bipartite graphs give PyG's results: with `size`, without destination features, as a sparse matrix."""
+    """Results for bipartite graphs agree with PyG: with `size`, without destination features, as sparse matrices."""
     x = torch.randn(4, 8), torch.randn(2, 16)
     theirs, ours = layers((8, 16), 32, heads=2, residual=True)
     matrix = to_torch_csc_tensor(SMALL, size=(4, 2)).t()
@@ -75,7 +75,7 @@ def test_two_kinds_of_nodes():
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("layout", MATRICES)
 def test_a_matrix_is_its_edges(layout, loops):
-    """Sparse matrices give PyG's results, with attention weights in their layout and vector values as edge features."""
+    """Sparse matrices agree with edge lists; their values are edge features, and attention has the same layout."""
     x, features = torch.randn(4, 8), torch.randn(6, 3)
     theirs, ours = layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
     order = (LOOPS[1] * 4 + LOOPS[0]).argsort()
@@ -89,18 +89,18 @@ def test_a_matrix_is_its_edges(layout, loops):
         assert sparse.layout is matrix.layout
         assert torch.equal(sparse.values(), values)
         close(sparse.to_sparse_coo().to_dense(), dense)
-    if layout != "csc":  # PyG adds no self loops to CSC matrices
+    if layout != "csc":  # PyG does not add self-loops to CSC matrices
         close(theirs(x, matrix), expected)
 
 
 def test_containers_of_pyg():
-    """Data, Batch, sorted EdgeIndex, Sequential and sampled layers (source, destination) give PyG's results."""
+    """Results agree with PyG for Data, Batch, sorted EdgeIndex, Sequential, and sampled bipartite layers."""
     theirs, ours = layers(8, 4, heads=2)
     data = [Data(x=torch.randn(4, 8), edge_index=LOOPS), Data(x=torch.randn(5, 8), edge_index=SMALL)]
     batch = Batch.from_data_list(data)
     order = LOOPS[1].argsort(stable=True)
     sorted_edges = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
-    pair = (batch.x, batch.x[:4])  # edges of a sampled layer lead to the first nodes
+    pair = (batch.x, batch.x[:4])  # a sampled layer's destinations are the first nodes
     sampled = torch.tensor([[7, 8, 3, 5], [0, 1, 1, 3]])
     for conv in ours:
         close(conv(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
@@ -144,7 +144,7 @@ def test_several_kinds_of_nodes():
 
 
 def test_what_looks_into_messages_gets_pygs():
-    """Explainers and hooks on message passing make the layer compute as PyG does; `flow` is refused."""
+    """With explainers or message hooks, the layer uses PyG's message passing; other values of `flow` are refused."""
     theirs, (_, conv, _) = layers(8, 4)
     x = torch.randn(4, 8)
     explainer = Explainer(
@@ -170,7 +170,7 @@ def test_what_looks_into_messages_gets_pygs():
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_script_and_trace_are_refused():
-    """torch.jit.script and trace raise errors: a trace would contain the graph of its example."""
+    """torch.jit.script and trace raise errors: a trace would always use the graph of its example."""
     model = nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2)
     with expect_error("NotImplementedError: GATConv: torch.jit.script cannot read the operators of trigraph; use ..."):
         torch.jit.script(torch.nn.Sequential(nn.GATConv(4, 2)))
@@ -182,7 +182,7 @@ def test_script_and_trace_are_refused():
 
 @pytest.fixture(scope="module")
 def patched():
-    """Patch PyG's module with replacements for packages that a plain installation lacks."""
+    """Patch PyG's DimeNet++ to work without optional packages."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         patch_pyg_dimenet(monkeypatch, peer)
         yield
@@ -190,7 +190,7 @@ def patched():
 
 @pytest.fixture(scope="module")
 def original(patched):
-    """Return PyG's model in float64 with nonzero biases, only once, because sympy takes seconds for its basis."""
+    """Return PyG's model in float64 with nonzero biases; cached, because sympy takes seconds to derive the basis."""
     torch.manual_seed(0)
     model = peer.DimeNetPlusPlus(**SIZES).double()
     with torch.no_grad():
@@ -200,14 +200,14 @@ def original(patched):
 
 
 def molecule(number=14):
-    """Return atoms on a distorted lattice, none closer than 1, in two structures."""
+    """Return two structures of atoms on a distorted lattice with distances of at least 1."""
     lattice = 1.9 * torch.cartesian_prod(*[torch.arange(3.0)] * 3)
     positions = lattice[torch.randperm(27)[:number]] + 0.8 * torch.rand(number, 3) - 0.4
     return torch.randint(1, 30, (number,)), positions.double(), (torch.arange(number) >= 6).long()
 
 
 def derivatives(model, z, pos, batch):
-    """Return energies, their gradient, and derivatives of its product with a vector, in positions and parameters."""
+    """Return energies, their position gradient, and derivatives of a directional derivative (positions, parameters)."""
     pos = pos.clone().requires_grad_()
     energy = model(z, pos, batch)
     (grad,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)
@@ -216,7 +216,7 @@ def derivatives(model, z, pos, batch):
 
 
 def compare_derivatives(got, expected, tolerance):
-    """Compare derivatives; derivatives of parameters are compared relative to the largest of all."""
+    """Compare derivatives; parameter derivatives are compared relative to the largest of all of them."""
     assert [a is None for a in got] == [a is None for a in expected]
     pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
     largest = max(float(b.detach().abs().max()) for _, b in pairs[3:])
@@ -230,7 +230,7 @@ def compare_derivatives(got, expected, tolerance):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("limit", [1000, 5])
 def test_dimenet_is_pygs(limit, original):
-    """DimeNet++ with PyG's state_dict, or converted, has PyG's energies, forces and derivatives of all inputs."""
+    """DimeNet++ with PyG's state_dict, or converted, agrees with PyG in energies, forces and second derivatives."""
     theirs = copy.deepcopy(original)
     theirs.max_num_neighbors = limit
     ours = nn.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
@@ -246,7 +246,7 @@ def test_dimenet_is_pygs(limit, original):
 
 
 def test_convert_keeps_what_a_model_is(original):
-    """`convert` keeps parameters, hooks, flags, references and names; `revert` restores the results bitwise."""
+    """`convert` preserves parameters, hooks, flags, references and names; `revert` restores bitwise equal results."""
     theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
     parameters = list(theirs.parameters())
@@ -271,7 +271,7 @@ def test_convert_keeps_what_a_model_is(original):
     assert [type(m) for m in theirs.modules()] == classes
     assert [sorted(vars(m)) for m in theirs.modules()] == attributes
     assert torch.equal(theirs(z, pos, batch), before)
-    conversion.revert()  # a second time does nothing
+    conversion.revert()  # a second call does nothing
 
 
 class Adapter(torch.nn.Module):
@@ -307,7 +307,7 @@ def quantize(layer):
     layer.lin.set_weight_bias(torch.quantize_per_tensor(torch.randn(6, 4), 0.1, 0, torch.qint8), None)
 
 
-# Changes of a GATConv(4, 3, heads=2) that leave it unconverted, and the reported reason.
+# Changes that prevent a GATConv(4, 3, heads=2) from being converted, and the reported reasons.
 STATES = {
     "message": (lambda c: setattr(c, "message", lambda x_j, alpha: 2 * x_j), "message of the layer is not"),
     "update": (lambda c: setattr(c, "update", lambda inputs: 2 * inputs), "update of the layer is not"),
@@ -348,7 +348,7 @@ STATES = {
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("state", STATES)
 def test_layers_whose_state_is_not_known_compute_as_before(state):
-    """Layers with unknown state are left unchanged, with a reason; changes made after a conversion take effect."""
+    """Layers in an unrecognised state are not converted, and the reason is reported; later changes take effect."""
     for converted_first in (False, True):
         torch.set_default_dtype(torch.float32)  # quantized layers support no other dtype
         layer, x = pyg.GATConv(4, 3, heads=2), torch.randn(4, 4)
@@ -362,11 +362,11 @@ def test_layers_whose_state_is_not_known_compute_as_before(state):
             (left,) = convert(other).left
             assert words in left.note
             assert type(other) is pyg.GATConv
-        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # the tolerance of `close`, in float32
+        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # as in `close`, but for float32
 
 
 def test_ordinary_state_is_converted():
-    """Layers with data attributes, hooks of their own, torch's Linear, any fill_value or lazy sizes are converted."""
+    """Layers with data attributes, forward hooks, torch's Linear, any fill_value or lazy sizes are converted."""
     seen, features = [], torch.randn(6, 3)
     theirs = pyg.GATConv(-1, 2, heads=2, edge_dim=3, fill_value=torch.tensor([0.5, -1.0, 2.0]), residual=True)
     theirs(torch.randn(4, 4), LOOPS, features)
@@ -380,7 +380,7 @@ def test_ordinary_state_is_converted():
 
 
 def test_revert_refuses_layers_that_have_another_class():
-    """`revert` raises an error and changes nothing if a layer's class has changed; otherwise it reverts all layers."""
+    """`revert` reverts all layers, or raises an error and changes nothing if a layer's class has changed."""
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
     conversion = convert(model)
     register_parametrization(model[1], "att_src", Double())
@@ -430,7 +430,7 @@ def test_dimenets_whose_state_is_not_known_are_left(original, change, words):
 
 
 def test_convert_says_what_it_leaves():
-    """The report names layers that are left: unsupported options, derived classes, sizes beyond the operators'."""
+    """The report names the layers that are left unchanged: unsupported options and derived classes."""
 
     class Own(pyg.GATConv):
         def message(self, x_j, alpha):
@@ -446,7 +446,7 @@ def test_convert_says_what_it_leaves():
     conversion = convert(model)
     assert [layer.path for layer in conversion.replaced] == ["0"]
     assert [layer.path for layer in conversion.left] == ["1", "2", "3", "4"]
-    assert convert(model).left == conversion.left  # a converted layer does not count as derived from PyG's
+    assert convert(model).left == conversion.left  # converted layers are not reported as derived
     words = ["flow is 'target_to_source'", "aggr is 'mean'", "derived from GATConv", "decomposed_layers is 2"]
     for layer, word in zip(conversion.left, words, strict=True):
         assert word in layer.note

@@ -1,4 +1,4 @@
-"""trigraph.lammps gives LAMMPS the results of ASE's calculator, and stops it if the model or the input is wrong."""
+"""Tests of trigraph.lammps: LAMMPS gets the same results as ASE, and stops if the model or the input is invalid."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ BOX = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
 
 
 class Pairs(Potential):
-    """Pairs that repel at short and attract at longer distances, continuous at the cutoff."""
+    """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
 
     cutoff = 4.5
 
@@ -52,7 +52,7 @@ class Pairs(Potential):
 
 
 class Failing(Pairs):
-    """A model that raises an error at call number `fails`."""
+    """A model that raises an error in call number `fails`."""
 
     fails = -1
 
@@ -68,19 +68,19 @@ def crystal(tilt=0.0):
     atoms.symbols[::3] = "Au"
     atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
-    atoms.positions += 0.9  # away from the borders, across which LAMMPS would move atoms
+    atoms.positions += 0.9  # away from the borders, where LAMMPS would wrap atoms
     return atoms
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Write a LAMMPS script that reads the atoms and then runs the given lines."""
+    """Return a function that writes a LAMMPS script, which reads atoms and executes the given lines."""
     monkeypatch.chdir(tmp_path)
 
     def write(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
         write_lammps_data("atoms", atoms, **options)
-        sort = convert(3.0, "distance", "metal", units)  # LAMMPS then sorts atoms by position instead of by tag
+        sort = convert(3.0, "distance", "metal", units)  # makes LAMMPS sort atoms by position, not tag
         head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
         shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
         shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
@@ -91,7 +91,7 @@ def script(tmp_path, monkeypatch):
 
 
 def read_state(lmp):
-    """Return LAMMPS's atoms (one rank) in eV and angstrom, with forces, energies of atoms, energy and stress."""
+    """Return the atoms of a one-rank LAMMPS run with forces, atomic energies, energy and stress (eV, angstrom)."""
     units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
     order = np.argsort(lmp.numpy.extract_atom("id")[:number])
     x, f, types = (lmp.numpy.extract_atom(name)[order] for name in ("x", "f", "type"))
@@ -99,7 +99,7 @@ def read_state(lmp):
     (a, b, c), pbc = np.subtract(high, low), np.array(periodic, bool)
     x, cell = (convert(v, "distance", units, "metal") for v in (x, np.array([[a, 0, 0], [xy, b, 0], [xz, yz, c]])))
     atoms = Atoms(np.array(SYMBOLS)[types - 1], x, cell=cell, pbc=pbc)
-    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # in units of energy / volume
+    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # energy / volume
     stress = -pressure * convert(1, "energy", units, "metal") / convert(1, "distance", units, "metal") ** 3
     energies = lmp.numpy.extract_compute("each", 1, 1)[order]
     energies, energy = (convert(v, "energy", units, "metal") for v in (energies, lmp.get_thermo("pe")))
@@ -107,7 +107,7 @@ def read_state(lmp):
 
 
 def assert_as_ase(lmp, model, rounding=2**-53):
-    """Assert that results equal ASE's, up to rounding in sums of less than 1000 terms of about 1 eV/Å."""
+    """Assert that results agree with ASE up to rounding in sums of less than 1000 terms of about 1 eV/Å."""
     atoms, forces, energies, energy, stress = read_state(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
     got, expected = (forces, energies), (atoms.get_forces(), atoms.get_potential_energies())
@@ -122,7 +122,7 @@ def assert_as_ase(lmp, model, rounding=2**-53):
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_dynamics(dtype, skin, script):
-    """Results equal ASE's at ten points of an NVE run, whose energy is conserved."""
+    """Results agree with ASE at ten points of an NVE run, and the energy is conserved."""
     model = Pairs().to(dtype)
     lines = f"velocity all create 600 1\n{FIX}\nfix move all nve\nrun 0"
     lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=skin, arguments=QUIET)
@@ -144,7 +144,7 @@ def test_compiled(script, way):
 
 
 def test_neighbors_are_kept(script, monkeypatch):
-    """Neighbours are kept until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
+    """Neighbours are reused until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
     model, calls = Pairs(), []
     monkeypatch.setattr(Pairs, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k))
     lmp = trigraph.lammps.run(model, script(crystal(), FIX), SYMBOLS, skin=0.6, arguments=QUIET)
@@ -171,7 +171,7 @@ def test_neighbors_are_kept(script, monkeypatch):
 
 
 def test_tilted_box(script):
-    """Results equal ASE's in a tilted box, with a barostat and under shear until LAMMPS flips the box."""
+    """Results agree with ASE in a tilted box, with a barostat, and under shear until LAMMPS flips the box."""
     model, atoms = potential(), crystal(0.5)
     lines = f"{FIX}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
@@ -180,7 +180,7 @@ def test_tilted_box(script):
     before = lmp.extract_box()[2]
     lmp.command("run 10")
     assert lmp.extract_box()[2] < before
-    lmp.commands_string("unfix shear\nrun 0")  # the box is deformed after the forces are computed
+    lmp.commands_string("unfix shear\nrun 0")  # the box was deformed after the last forces
     assert_as_ase(lmp, model)
     lmp.close()
 
@@ -191,7 +191,7 @@ def test_minimum_is_that_of_ase(script):
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # error quadratic in the force
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # quadratic in the force
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()
@@ -210,7 +210,7 @@ def test_open_boxes(boundary, script):
 
 
 def test_two_dimensions(tmp_path):
-    """In two dimensions the box is not periodic in z; atoms need no tags."""
+    """In two dimensions, the box is not treated as periodic in z; atoms do not need tags."""
     model, places = Pairs(), [[0, 0], [2.4, 0], [0, 2.4], [2, 2.5]]
     create = "".join(f"create_atoms 3 single {x} {y} 0 units box\n" for x, y in places)
     box = BOX.replace("0 8 0 8 0 8", "0 8 0 8 -0.5 0.5")
@@ -226,7 +226,7 @@ def test_two_dimensions(tmp_path):
 
 @pytest.mark.parametrize("units", UNITS)
 def test_units(units, script):
-    """Results agree in all units of LAMMPS, to the seven digits that its constants share with ASE's (of 2014)."""
+    """Results agree with ASE in all LAMMPS units, up to the different physical constants (ASE: CODATA 2014)."""
     lmp = trigraph.lammps.run(potential(), script(crystal(), f"{FIX}\nrun 0", units=units), SYMBOLS, arguments=QUIET)
     assert_as_ase(lmp, potential(), rounding=1e-9 if units != "metal" else 2**-53)
     lmp.close()
@@ -251,7 +251,7 @@ def test_atoms_that_come_go_and_change(script):
 
 
 def test_restart(script):
-    """A run that is continued from a restart file ends at positions bitwise identical to an uninterrupted run's."""
+    """A run continued from a restart file ends at bitwise the same positions as an uninterrupted run."""
     lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     expected = read_state(lmp)
@@ -298,7 +298,7 @@ class LennardJones(Potential):
         return neighbors.into_atoms(2 * self.depth * (sixth**2 - sixth) * (square < self.cutoff**2))
 
 
-GASES = {  # the last line is a fix that needs the energies of trial moves
+GASES = {  # the last line of each is a fix that needs trial energies
     "gcmc": "fix mc all gcmc 1 30 5 3 9 1500 -0.2 0.2 full_energy",
     "molecules": "molecule two mol\ngroup gas empty\nfix mc gas gcmc 1 20 5 0 9 1500 -0.4 0.2 mol two full_energy",
     "widom": "fix mc all widom 1 30 3 9 1500 full_energy",
@@ -311,7 +311,7 @@ TWO = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\n2 3\n"
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("case", GASES)
 def test_monte_carlo(case, skin, tmp_path, monkeypatch):
-    """Trial moves, also deletions that take atoms out of group all, end as with LAMMPS's own pair style."""
+    """Trial moves, including deletions that remove atoms from group all, end as with LAMMPS's own pair style."""
     monkeypatch.chdir(tmp_path)
     Path("mol").write_text(TWO)
     atoms = f"{BOX}create_atoms 3 random 12 5 NULL overlap 2.2 maxtry 200"
@@ -322,11 +322,11 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
         if pair == ZERO:
             trigraph.lammps.attach(lmp, LennardJones(), SYMBOLS, skin=skin)
         lmp.commands_string(f"{GASES[case]}\nrun 0")
-        # LAMMPS excludes pairs of an atom of the group and another atom; also exclude pairs within the group.
+        # LAMMPS excludes pairs of a group atom and another atom; also exclude pairs within the group.
         for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
             lmp.command(f"neigh_modify exclude group {group} {group}")
         lmp.command("run 6")
-        length = lmp.extract_fix("mc", 0, 3)  # number of entries: attempts and successes, or an estimate
+        length = lmp.extract_fix("mc", 0, 3)  # attempts and successes, or an estimate
         vector = [lmp.extract_fix("mc", 0, 1, i) for i in range(length)]
         results.append([*vector, lmp.get_natoms(), lmp.get_thermo("pe")])
         lmp.close()
@@ -336,7 +336,7 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("style", ["gcmc", "widom"])
 def test_monte_carlo_that_cannot_be(style, script):
-    """Without a pair style LAMMPS would end by a signal, and without full_energy it would not call the model."""
+    """Without a pair style, LAMMPS would crash; without full_energy, it would not call the model."""
     fix = GASES[style].replace(" full_energy", "")
     with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
         trigraph.lammps.run(Pairs(), script(crystal(), f"{ZERO}\n{FIX}\n{fix}\nrun 1"), SYMBOLS, arguments=QUIET)
@@ -354,7 +354,7 @@ def test_no_virial_of_atoms(script):
 @pytest.mark.parametrize("what", ["run 5", "minimize 0 0 5 50"])
 @pytest.mark.parametrize("call", [0, 2])
 def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
-    """The model's exception ends the run without output of the step; a later run works."""
+    """The model's exception ends the run before output for the failed step."""
     model = Failing()
     model.fails = call
     written = script(crystal(), f"{FIX}\nfix move all nve\n{what}")
@@ -368,7 +368,7 @@ def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
 
 
 def test_attached_to_an_object(script):
-    """After an error the object keeps the exception; attaching again makes LAMMPS usable."""
+    """After an error, the attached object stores the exception; attaching again makes LAMMPS usable."""
     model, lmp = Failing(), lammps(cmdargs=QUIET)
     lmp.file(script(crystal(), "fix move all nve"))
     attached = trigraph.lammps.attach(lmp, model, SYMBOLS, fix="other")
@@ -385,7 +385,7 @@ def test_attached_to_an_object(script):
 
 @pytest.mark.usefixtures("unignored_signals")
 def test_interrupts_stop_lammps(script):
-    """KeyboardInterrupt inside LAMMPS (here in another fix's function, which would swallow it) ends the run."""
+    """A KeyboardInterrupt inside LAMMPS ends the run (here in another fix's callback, which would ignore it)."""
     lmp = lammps(cmdargs=QUIET)
     lmp.file(script(crystal(), "fix early all external pf/callback 1 1\nfix move all nve"))
     lmp.set_fix_external_callback("early", lambda lmp, step, *_: step == 2 and signal.raise_signal(signal.SIGINT), lmp)
@@ -439,7 +439,7 @@ def test_two_ranks(script):
     torch.save(potential(), "model.pt")
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX}\nrun 0")]
     command += ["--model", "model.pt", "--elements", ",".join(SYMBOLS), "--", *QUIET]
-    variables = os.environ | {"TMPDIR": str(Path.cwd())}  # MPICH leaves files in this folder
+    variables = os.environ | {"TMPDIR": str(Path.cwd())}  # for files that MPICH leaves behind
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, check=False)
     assert done.returncode != 0
     assert "LAMMPS has 2 ranks; expected one, or pair_style trigraph" in done.stderr

@@ -1,4 +1,4 @@
-"""The replacement for pylibcugraphops runs PyG's CuGraph layers and MLPerf's DimeNet++."""
+"""Tests of the replacement for pylibcugraphops with PyG's CuGraph layers and MLPerf's DimeNet++ binding."""
 
 import importlib
 import importlib.util
@@ -28,7 +28,7 @@ OFFSETS, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3])
 
 @pytest.fixture(scope="module")
 def layers():
-    """Return PyG's CuGraph layers, unmodified except for their refusal of CPU tensors (`row.is_cuda`)."""
+    """Return PyG's CuGraph layers, unmodified except that they accept CPU tensors."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
         del sys.modules[name]  # import the layers again, with pylibcugraphops
@@ -47,7 +47,7 @@ def gradients(value, tensors):
 
 
 def assert_same(theirs, ours, own_inputs, inputs):
-    """Compare outputs and all gradients in float64, which are sums of at most 20 terms in different orders."""
+    """Compare outputs and gradients in float64 (sums of at most 20 terms in different orders)."""
     for a, b in zip((theirs, *gradients(theirs, own_inputs)), (ours, *gradients(ours, inputs)), strict=True):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 
@@ -87,7 +87,7 @@ def test_gat_layer(layers, bipartite, concat, heads, max_num_neighbors):
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("max_num_neighbors", [8, None])
 def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
-    """SAGE layers agree without `project`, which only CuGraphSAGEConv applies to destination features too."""
+    """SAGE layers agree without `project`, which only CuGraphSAGEConv also applies to destination features."""
     edges, size = edge_index(bipartite)
     original, layer = SAGEConv(5, 2, aggr=aggr).double(), layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
     with torch.no_grad():
@@ -144,7 +144,7 @@ def test_import_under_the_original_name(layers):
     @withPackage("pylibcugraphops>=23.02")
     def needs_it(): ...
 
-    assert needs_it.pytestmark[0].args == (False,)  # PyG would not skip its tests of these layers
+    assert needs_it.pytestmark[0].args == (False,)  # PyG would run its tests of these layers
 
 
 def test_install_refuses_another_package(monkeypatch):
@@ -155,7 +155,7 @@ def test_install_refuses_another_package(monkeypatch):
 
 
 def mlperf():
-    """Return MLPerf's module, a graph, and the arguments of its triplet sum."""
+    """Return MLPerf's binding, a graph, and the inputs and index arrays of the triplet sum."""
     from trigraph.compat import cugraph_ops_binding as binding
 
     rng, coo = np.random.default_rng(0), np.array([[0, 0, 1, 1, 2, 2, 3], [1, 2, 0, 2, 0, 1, 0]])
@@ -181,7 +181,7 @@ def test_the_binding_of_mlperf():
 def test_operators_are_twice_differentiable():
     types = torch.tensor([0, 1, 1, 0, 1])
     graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), types, 4, 2)
-    types.fill_(7)  # the graph has its own copy
+    types.fill_(7)  # the graph holds a copy
     x, comp = features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
     def function(x, comp):
@@ -191,7 +191,7 @@ def test_operators_are_twice_differentiable():
 
 
 def list_wrong_arguments():
-    """Return calls with a bad argument, and the beginning of the error's text."""
+    """Yield calls with an invalid argument, and the expected errors."""
     ends, types, x = (torch.tensor(OFFSETS), torch.tensor(INDICES)), torch.tensor(INDICES), torch.randn(4, 6)
     csc, typed = classes.CSC(*ends, 4), classes.HeteroCSC(*ends, types, 4, 4)
     binding, _, inputs, index = mlperf()

@@ -1,4 +1,4 @@
-"""For every operator, results and two orders of derivatives in torch equal NumPy's, and torch's own checks pass."""
+"""Tests of every operator in torch: results and derivatives equal to NumPy's, and torch's own checks."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ CASES = [
 
 
 def tensors(values):
-    """Convert arrays to tensors, which require gradients if they can; leave everything else unchanged."""
+    """Convert arrays to tensors; floating-point tensors require gradients. Other values are unchanged."""
     return {
         n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
         for n, v in values.items()
@@ -32,7 +32,7 @@ def tensors(values):
 
 
 def arguments(spec, setting, **keywords):
-    """Return arguments of a definition's function, and the names of the inputs that are not None."""
+    """Return random arguments for a definition, and the names of the inputs that are not None."""
     values = draw_operator_arguments(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     return values, names
@@ -45,7 +45,7 @@ def outputs(spec, result):
 
 
 def bind_all_but_inputs(spec, values, names):
-    """Return the operator as a function of only its floating-point inputs, as torch's checks require."""
+    """Return the operator as a function of its floating-point inputs alone, as torch's checks require."""
 
     def function(*inputs):
         return outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))
@@ -62,7 +62,7 @@ ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 @pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
-    """Outputs, gradients and second derivatives equal the NumPy functions bitwise, for each backend."""
+    """Outputs, gradients and second derivatives equal the NumPy results bitwise, for each backend."""
     values, names = arguments(spec, setting)
     on_torch = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
@@ -93,7 +93,7 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
 
 @pytest.mark.parametrize(("spec", "setting"), [case for case in CASES if case.values[0].given_back])
 def test_nan_reaches_what_depends_on_it(spec, setting):
-    """Results that bwd reuses are NaN if an input is; second derivatives are NaN only where NumPy's are."""
+    """If a NaN input affects the results that bwd reuses, second derivatives equal NumPy's, including NaN."""
     values, names = arguments(spec, setting)
     for spoilt in names:
         changed = {**values, spoilt: values[spoilt].copy()}
@@ -123,7 +123,7 @@ def test_torch_finds_the_derivatives_right(spec, setting):
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
 def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
-    """torch.library.opcheck passes: schemas, autograd registration, fake kernels, tracing with symbolic sizes."""
+    """torch.library.opcheck passes: schema, autograd registration, fake kernels, tracing with symbolic sizes."""
     calls = {}
     for order in ("fwd", "bwd", "bwd2"):
         op = OPERATORS_OF_TORCH[f"{spec.name}_{order}"]
@@ -156,6 +156,6 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
 
 @compiled_whole
 def test_each_function_is_compiled_for_itself():
-    """Each function has its own code object, because torch's compiler gives up on one after eight compilations."""
+    """Each function has its own code object, because torch's compiler compiles one at most eight times."""
     functions = [getattr(tt, spec.name) for spec in DEFINITIONS]
     assert len({function.__code__ for function in functions}) == len(functions)

@@ -1,4 +1,4 @@
-"""Third and higher derivatives of `trigraph.torch` agree with central differences of the next lower order."""
+"""Tests of third and higher derivatives in `trigraph.torch`: central differences, modes, plain implementations."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from trigraph.torch.plain import PLAIN
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.subjects import name_fields_of_result
 
-# Settings that reach every branch of the plain forms.
+# Settings that cover every branch of the plain implementations.
 CALLS = [
     (spec.name, setting)
     for spec in DEFINITIONS
@@ -29,11 +29,11 @@ CALLS = [
 # Central differences with step 2^-13 in float64. The truncation error is 1.5e-8 times a derivative two orders higher,
 # which is up to 1e3 times as large; the rounding error is 2^-40 times the terms of the sum, up to 1e4 times the result.
 STEP, BOUND = 2.0**-13, 1e-5
-WIDE = 16.0  # scale of results (up to 1e2) in a sine, so that derivatives do not grow with the order
+WIDE = 16.0  # results (up to 1e2) are divided by WIDE in a sine, so that derivatives do not grow with the order
 
 
 def arguments(name, setting):
-    """Return a function's tensors, its other arguments, and a generator of random numbers."""
+    """Return an operator's random tensors, its other arguments, and a random number generator."""
     op = OPERATORS[f"{name}_fwd"]
     values = draw_operator_arguments(op, np.float64, setting=setting)
     rng = np.random.default_rng(1)
@@ -42,7 +42,7 @@ def arguments(name, setting):
 
 
 def value(name, tensors, keywords, order, directions):
-    """Return a derivative of this order of a nonlinear function of the results, along given directions."""
+    """Return the derivative of order `order` of a nonlinear function of the results, along the given directions."""
     result = getattr(tt, name)(**tensors, **keywords)
     names = [a.name for a in OPERATORS[f"{name}_fwd"].definition.outputs]
     outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, n) for n in names]
@@ -51,24 +51,24 @@ def value(name, tensors, keywords, order, directions):
         (WIDE * torch.sin(t / WIDE) * torch.randn(t.shape, generator=generator, dtype=t.dtype)).sum() for t in outputs
     )
     for k in range(order):
-        if not number.requires_grad:  # a polynomial of lower degree
+        if not number.requires_grad:  # a polynomial of degree below `order`
             return number.new_zeros(())
         inputs = list(tensors.values())
         grads = torch.autograd.grad(number, inputs, create_graph=True, allow_unused=True, materialize_grads=True)
-        # Directions depend on the inputs, so that their derivatives count too.
+        # The directions depend on the inputs, so that their derivatives are tested, too.
         number = sum((t * (1 + x / WIDE) * d).sum() for t, x, d in zip(grads, inputs, directions[k], strict=True))
     return number
 
 
 @pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
 def test_plain_forms_have_the_values_of_the_operators(spec):
-    """Plain forms equal the operators to rounding in float64 on all graphs, also with parallel edges or no edges."""
+    """The plain implementations agree with the operators on all graphs, also with parallel edges or no edges."""
     op = OPERATORS[f"{spec.name}_fwd"]
     for variant in list_variants(spec):
         case = build_case(spec, variant, "float64", 0)
         for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
             if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
-                continue  # the reverse of an edge is unknown
+                continue  # reverse edges are ambiguous
             values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
             expected = name_fields_of_result(op, FUNCTIONS[op.name](**values))
             inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
@@ -78,7 +78,7 @@ def test_plain_forms_have_the_values_of_the_operators(spec):
 
 
 def test_plain_forms_ignore_rows_that_no_edge_reads():
-    """A plain form selects rows before it computes, because 0 times the NaN of an unread row is NaN."""
+    """The plain implementations select rows before they multiply, because 0 times NaN in an unused row is NaN."""
     unread = set()
     for spec, name in itertools.product(DEFINITIONS, ("shared rows", "unused rows")):
         op, variant = OPERATORS[f"{spec.name}_fwd"], next((v for v in list_variants(spec) if v.name == name), None)
@@ -120,7 +120,7 @@ def test_derivative_is_the_difference_of_the_one_before(name, setting):
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge", "radial_basis", "interaction_bilinear"])
 def test_forward_and_reverse_mode_give_the_same(name):
-    """Third derivatives agree in reverse mode, forward mode, and as torch.func.hessian of a directional derivative."""
+    """Third derivatives in reverse mode, in forward mode and by torch.func.hessian agree."""
     tensors, keywords, rng = arguments(name, {})
     key, t = next(iter(tensors.items()))
     first, along = (torch.from_numpy(rng.standard_normal(t.shape)) for _ in range(2))
@@ -141,7 +141,7 @@ def test_forward_and_reverse_mode_give_the_same(name):
     gradient, forward = torch.func.jvp(torch.func.grad(slope), (t,), (along,))
     assert torch.allclose(gradient, torch.func.grad(slope)(t))
     hessian = torch.func.hessian(slope)(t).reshape(t.numel(), t.numel())
-    eps = torch.finfo(t.dtype).eps * 2**12  # three nested sums of some hundred terms, with cancellation
+    eps = torch.finfo(t.dtype).eps * 2**12  # three nested sums of hundreds of terms, with cancellation
     bound = eps * float(hessian.abs().max()) * t.numel()
     assert (hessian - hessian.T).abs().max() <= bound
     assert (hessian @ along.flatten() - forward.flatten()).abs().max() <= bound
@@ -150,19 +150,19 @@ def test_forward_and_reverse_mode_give_the_same(name):
 
 @pytest.mark.parametrize("name", ["mha_gat_n2n", "agg_edge_to_edge"])
 def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
-    """If no graph is created, autograd differentiates plain forms, with results bitwise equal to torch.func.vjp's."""
+    """Without create_graph, autograd differentiates the plain implementation, bitwise equal to torch.func.vjp."""
     monkeypatch.setattr(derivatives, "supports_third", lambda *_: False)
     tensors, keywords, rng = arguments(name, {})
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
     inputs = [t.requires_grad_() for t in tensors.values()]
     second = value(name, tensors, keywords, 2, directions)
-    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # recorded for a further derivative
+    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # uses torch.func.vjp
     monkeypatch.delattr(torch.func, "vjp")
     assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
 
 
 def test_half_precision_and_requests_in_a_third_derivative():
-    """Third derivatives of bfloat16 inputs are finite bfloat16."""
+    """Third derivatives with respect to bfloat16 inputs are finite and in bfloat16."""
     tensors, keywords, _ = arguments("mha_gat_n2n", {})
     tensors = {n: (t.bfloat16() if "embedding" in n else t.float()).requires_grad_() for n, t in tensors.items()}
     x = tensors["src_embedding"]
@@ -175,7 +175,7 @@ def test_half_precision_and_requests_in_a_third_derivative():
 
 
 def test_a_converted_model_learns_hessians():
-    """Parameter gradients of a loss of Hessian-vector products are the same before and after `convert`."""
+    """`convert` preserves the parameter gradients of a loss of Hessian-vector products."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     layer = pyg.GATConv(4, 3, heads=2).double()
@@ -198,7 +198,7 @@ def test_a_converted_model_learns_hessians():
 
 @pytest.mark.slow
 def test_third_derivatives_agree_with_the_judge():
-    """In all cases of `trigraph verify`, third derivatives satisfy the accuracy rule."""
+    """Third derivatives satisfy the accuracy rule in all of `trigraph verify`'s cases."""
     operators = [word for name in THIRD for word in ("--operator", name)]
     ran = CliRunner().invoke(main, ["verify", "--framework", "torch", *operators, "--jobs", "1"])
     assert (ran.exit_code, ", 0 failed" in ran.stdout) == (0, True), ran.stdout

@@ -1,4 +1,4 @@
-"""Padded and captured potentials: bitwise independence of capacities, replays by a stand-in, and training."""
+"""Tests of padded and captured potentials: results independent of the capacity, replays (by a stand-in), training."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.padding import MOST, Given, Padding, choose
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
-CLOSE = 1e-12  # tolerance relative to the largest value, for sums in float64 in another order
+CLOSE = 1e-12  # tolerance relative to the largest value, for float64 sums in different orders
 
 
 def potential(dtype=torch.float64, **sizes):
@@ -37,7 +37,7 @@ def potential(dtype=torch.float64, **sizes):
 
 
 def molecules(*names, seed=0, dtype=torch.float64):
-    """Return numbers, positions and batch of molecules whose atoms are displaced a little."""
+    """Return atomic numbers, positions and batch of molecules with slightly displaced atoms."""
     rng, several = np.random.default_rng(seed), [molecule(name) for name in names]
     z = torch.tensor(np.concatenate([a.numbers for a in several]))
     pos = np.concatenate([a.positions for a in several]) + 0.05 * rng.standard_normal((len(z), 3))
@@ -65,7 +65,7 @@ def filled(model, capacity, z, pos, cells=None, batch=None):
 
 
 def check_graphs(neighbors):
-    """Assert that padded graphs have the arrays and sizes of graphs that constructors have checked."""
+    """Assert that padded graphs have the same arrays and sizes as graphs from the constructors."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
     right = with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
     for name in GRAPH_PARTS["EdgeGraph"].arrays:
@@ -87,7 +87,7 @@ def check_graphs(neighbors):
         x = np.random.default_rng(0).standard_normal((got.num_src_nodes, 3))
         keywords = {"edge_weight": None, "backend": "gpu-host"}
         sums = [trigraph.agg_weighted_n2n_fwd(x, graph=g, **keywords).output_embedding for g in (got, one)]
-        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are found without knowing their number
+        assert sums[0].tobytes() == sums[1].tobytes()  # although the number of long rows is unknown
         back = [
             trigraph.agg_weighted_n2n_bwd(s, x, graph=g, wrt=["embedding"], **keywords)
             for s, g in zip(sums, (got, one), strict=True)
@@ -96,7 +96,7 @@ def check_graphs(neighbors):
 
 
 def test_padded_graphs():
-    """Graphs with ghost atoms pass the constructors' checks, also with odd numbers, long rows, and few ghosts."""
+    """Graphs with ghost atoms are valid, also with odd sizes, long rows, and few ghosts."""
     z, pos, cell = crystal()
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
         model = potential()
@@ -106,7 +106,7 @@ def test_padded_graphs():
         padding = filled(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
         check_graphs(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
-    # Repeat with a smaller, odd number of atoms, and with structures in another order.
+    # Repeat with a smaller, odd number of atoms, and with atoms of the structures interleaved.
     model, (z, pos, batch) = potential(), molecules("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
@@ -118,7 +118,7 @@ def test_padded_graphs():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bits_do_not_depend_on_the_capacity(dtype):
-    """Results are bitwise identical for all capacities, and alone or in a batch; ghost atoms cause no NaN."""
+    """Results are bitwise identical for all capacities, and whether alone or in a batch; ghost atoms cause no NaN."""
     model = potential(dtype, hidden_channels=64, out_emb_channels=128)
     z, pos, cell = crystal(dtype)
     needed = Capacity.of(model.neighbors(pos, cell=cell))
@@ -136,7 +136,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(4):
         of = batch == number
-        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # also with as few ghosts as possible
+        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # the latter has the fewest ghosts
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
@@ -151,12 +151,12 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), "replayed"])
 def graphs(request, monkeypatch):
-    """Return the captured graphs of the stand-in, or None for padded calls on the CPU."""
+    """Return the stand-in's captured graphs, or None for padded calls without capture."""
     return graph_stand_in.install_cuda_graphs(monkeypatch) if request.param == "replayed" else None
 
 
 def test_replays(graphs):
-    """Calls with other inputs, sizes, weights and modes give the model's results, and keep earlier results."""
+    """Calls with other inputs, sizes, weights and modes agree with the model, and do not change earlier results."""
     model = potential()
     captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
     kept, made = [], []
@@ -164,7 +164,7 @@ def test_replays(graphs):
     for seed, names in enumerate((*calls, *calls[:2])):
         z, pos, batch = molecules(*names, "N2", seed=seed)
         neighbors = model.neighbors(pos, batch)
-        for _ in range(2):  # the same neighbours, as with a skin
+        for _ in range(2):  # reuses the neighbours, as with a skin
             pos = pos + 0.01
             vector = torch.randn_like(pos)
             expected = model.energy_forces_stress(z, pos, neighbors=neighbors)
@@ -175,7 +175,7 @@ def test_replays(graphs):
         with torch.no_grad():
             for p in model.parameters():
                 p.mul_(1.01)
-        if seed == 4:  # the addresses of parameters change
+        if seed == 4:  # changes a parameter's address
             model.emb.lin.weight = torch.nn.Parameter(model.emb.lin.weight * 2)
         if seed == 6:
             model.emb.lin.weight.data = model.emb.lin.weight.data + 1
@@ -194,14 +194,14 @@ def test_replays(graphs):
     if graphs is None:
         return
     assert sum(g.replays for g in graphs) > len(graphs)
-    assert made[:4] == [2, 2, 4, 6]  # no graph for sizes that fit, two each for another mode and a larger capacity
+    assert made[:4] == [2, 2, 4, 6]  # two more for another mode, and for a larger capacity
     own = compile_potential(model, capture=True, static_results=True)
     results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
     assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()
 
 
 def loss_of(structures, labels):
-    """Return a loss of energies, forces and curvature; forces and labels of ghosts are zero, their energies are not."""
+    """Return a loss of energies, forces and curvature; ghosts have zero forces and labels, but nonzero energies."""
     found, real = structures.energy_forces_stress(), structures.real_structures
     loss = ((found.energy - labels["energy"]).square() * real).sum() / real.sum()
     errors = [found.forces - labels["forces"]]
@@ -213,7 +213,7 @@ def loss_of(structures, labels):
 
 
 def eager_step(model, optimizer, arguments, labels, max_norm):
-    """Take an eager step of training without ghost atoms; return the loss."""
+    """Take an eager training step without ghost atoms; return the loss."""
     z, pos, batch = arguments
     given = Given(z, pos, None, model.neighbors(pos, batch))
     ones = pos.new_ones(len(z)), pos.new_ones(given.neighbors.num_structures)
@@ -229,7 +229,7 @@ def eager_step(model, optimizer, arguments, labels, max_norm):
 
 @pytest.mark.parametrize("form", ["curvature", "bfloat16"])
 def test_training(graphs, form):
-    """Losses, gradients and weights equal the results of eager steps, over batches of several sizes."""
+    """Losses, gradients and weights agree with eager steps for batches of several sizes."""
     model = potential(torch.float32 if form == "bfloat16" else torch.float64)
     model.emb.lin_rbf.requires_grad_(False)
     other = copy.deepcopy(model)
@@ -253,7 +253,7 @@ def test_training(graphs, form):
             assert (p.grad is None) == (q.grad is None)
             pairs += [(p, q)] + [(p.grad, q.grad)] * (q.grad is not None)
         for a, b in pairs:
-            if form == "bfloat16":  # products in bfloat16 depend on the number of rows
+            if form == "bfloat16":  # bfloat16 products depend on the number of rows
                 assert float((a - b).detach().abs().max()) <= 0.05 * float(b.detach().abs().max().clamp(min=1.0))
             else:
                 close(a, b)
@@ -263,7 +263,7 @@ def test_training(graphs, form):
 
 
 def test_ranks_average_gradients(tmp_path):
-    """Steps of two ranks with half of each batch and averaged gradients equal the steps of one process."""
+    """Training on two ranks with half of each batch and averaged gradients agrees with one process."""
     model, names = potential(), (("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O"))
     halves = [[molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
     whole = [
@@ -282,7 +282,7 @@ def test_ranks_average_gradients(tmp_path):
 
 
 class Springs(Potential):
-    """A user's potential, which may wait for the device, or mix atoms that are not neighbours."""
+    """A user's potential; `wrong` makes it wait for the device, or mix atoms that are not neighbours."""
 
     cutoff = 3.0
     wrong = ""
@@ -310,7 +310,7 @@ def test_what_cannot_be_captured(monkeypatch):
         close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
-        model.wrong = wrong  # the change is noticed, and the call is captured again
+        model.wrong = wrong  # is noticed, so the call is captured again
         captured.energy_forces_stress(z, pos, batch)
         with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)
@@ -394,7 +394,7 @@ def test_arguments():
 
 @pytest.mark.parametrize("model", [Springs().float(), potential(torch.float32)], ids=["springs", "dimenet"])
 def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
-    """Forces, curvature and gradients never make the host wait in trigraph's device code."""
+    """trigraph's device code for forces, curvature and gradients never makes the host wait."""
     arguments = molecules("H2O", "NH3", dtype=torch.float32)
     given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)
@@ -424,7 +424,7 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
 
 
 def test_dynamics_of_ase():
-    """A calculator with a skin captures one graph for many steps."""
+    """A captured calculator with a skin agrees with an eager one and uses a single capacity."""
     model, positions = potential(), []
     for options in ({}, {"capture": True}):
         atoms = bulk("Cu", cubic=True)

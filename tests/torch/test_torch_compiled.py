@@ -1,4 +1,4 @@
-"""trigraph.torch.compile_potential: one program for structures of any size, with differentiable forces."""
+"""Tests of trigraph.torch.compile_potential: one program for structures of any size, with differentiable forces."""
 
 import array
 import contextlib
@@ -33,7 +33,7 @@ pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
 LAYERS = {"num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1, "num_blocks": 1, "out_channels": 1}
 FIELDS = {name: [f.name for f in op.fields] for name, op in NAMED.items()}
-ROUNDING = 1000 * torch.finfo(torch.float64).eps  # relative to the largest terms of sums over edges and channels
+ROUNDING = 1000 * torch.finfo(torch.float64).eps  # for sums over edges and channels
 
 
 def potential(**sizes):
@@ -44,7 +44,7 @@ def potential(**sizes):
 
 
 def structures(sizes, seed=0):
-    """Return atomic numbers, positions and batch of clusters with these numbers of atoms."""
+    """Return atomic numbers, positions and batch of clusters whose numbers of atoms are `sizes`."""
     rng = np.random.default_rng(seed)
     lattice = 1.7 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
     pos = [rng.permutation(lattice)[:n] + rng.uniform(-0.3, 0.3, (n, 3)) for n in sizes]
@@ -62,7 +62,7 @@ BATCHES = [(4, 7), (9,), (4, 4), (12, 13, 5), (2, 1), (1, 1, 1), (3,) * 20, (1,)
 
 
 def assert_same_results(program, model, batches, periodic):
-    """Assert that a program's results for batches of any size equal its model's up to rounding."""
+    """Assert that a compiled potential agrees with its model up to rounding for batches of any size."""
     for seed, sizes in enumerate(batches):
         z, pos, batch = structures(sizes, seed)
         cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
@@ -78,7 +78,7 @@ def assert_same_results(program, model, batches, periodic):
 
 @pytest.mark.parametrize("periodic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_program_serves_all_sizes(periodic):
-    """Batches of few, many, single and no atoms take one compilation and give the eager results."""
+    """Batches of few, many, single and no atoms need one compilation and agree with the eager results."""
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
     assert_same_results(compiled, model, BATCHES, periodic)
@@ -90,9 +90,9 @@ def test_one_program_serves_all_sizes(periodic):
     [(False, False), *(pytest.param(c, True, marks=pytest.mark.slow) for c in (False, True))],
 )
 def test_losses_train(curvature, in_positions):
-    """Gradients of a loss of forces, or of products with the Hessian, equal eager gradients after each step.
+    """Gradients of a loss of forces or of Hessian products agree with eager gradients after each step.
 
-    Gradients in the positions, here for one batch, need their own program, which takes as long to compile.
+    Gradients with respect to positions (here for one batch) need a separate program, which takes as long to compile.
     """
     model = potential()
     compiled = tt.compile_potential(model, backend="aot_eager")
@@ -121,7 +121,7 @@ def test_losses_train(curvature, in_positions):
 
 
 class Springs(Potential):
-    """A user's potential: springs between neighbours, which uses only the sums of `Neighbors`."""
+    """A user's potential, springs between neighbours, which uses only the sums of `Neighbors`."""
 
     cutoff = 3.0
 
@@ -162,7 +162,7 @@ def test_a_potential_of_ones_own():
 
 
 def test_gradients_of_parameters_that_nobody_asks_for():
-    """Hessians and programs compute no parameter gradients; a Hessian uses the model's own buffers and attributes."""
+    """Hessians and programs do not compute parameter gradients; `hessian` calls the model itself, not a copy."""
 
     class Seen(Springs):
         def __init__(self):
@@ -190,7 +190,7 @@ def test_gradients_of_parameters_that_nobody_asks_for():
     )
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
-    for name, number in fields.items():  # all fields but the last: weights, or frequencies
+    for name, number in fields.items():  # all fields but the last: weights or freq
         wanted = asked[name]
         assert wanted == (2**number - 1 if isinstance(wanted, int) else ",".join(FIELDS[name][:number]))
 
@@ -210,7 +210,7 @@ def test_atoms_of_a_wrong_shape(wrong):
 
 @pytest.mark.parametrize("detach", [lambda atoms: atoms.detach(), lambda atoms: atoms.detach().requires_grad_()])
 def test_energies_that_do_not_depend_on_vectors(detach):
-    """Models whose energies do not depend on vectors are refused if there are edges; lone atoms have no forces."""
+    """Models whose energies do not depend on vectors are refused if there are edges; isolated atoms have no forces."""
 
     class Detached(Springs):
         def atoms_of_vectors(self, *arguments):
@@ -225,7 +225,7 @@ def test_energies_that_do_not_depend_on_vectors(detach):
 
 
 def test_kinds_of_calls():
-    """Each dtype has its own program; errors are the same as the eager potential's."""
+    """Each dtype has its own program; invalid input raises the same errors as in the eager potential."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
     z, pos, batch = structures((5, 6))
@@ -247,13 +247,13 @@ def test_what_tracing_loses_is_noticed():
             return super().atoms_of_vectors(z, vec.detach() + vec, neighbors)
 
     z, pos, batch = structures((5, 6))
-    pos.requires_grad_()  # only gradients in the positions differ
+    pos.requires_grad_()  # only position gradients differ
     with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
         tt.compile_potential(Detached(), backend="eager").energy_forces_stress(z, pos, batch, create_graph=True)
 
 
 def test_a_model_that_looks_at_sizes():
-    """A model that branches on sizes runs without its program, with a warning, where the branch differs."""
+    """If a model branches on sizes, calls that take another branch run eagerly with a warning."""
 
     class Looking(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
@@ -270,7 +270,7 @@ def test_a_model_that_looks_at_sizes():
 
 
 class Net(Springs):
-    """A potential with submodules, in which tests put hooks and wrappers."""
+    """A potential with submodules, to which tests add hooks and wrappers."""
 
     def __init__(self, inner=None):
         super().__init__()
@@ -287,7 +287,7 @@ class Net(Springs):
 
 @pytest.mark.slow
 def test_one_compilation_for_few_and_many_edges():
-    """Torch's compiler has two forms of float32 sums, up to 4096 numbers and above; programs use neither form."""
+    """Few and many edges share one program, although torch compiles float32 sums differently beyond 4096 terms."""
     model = Net(torch.nn.Linear(8, 8).double())
     compiled = tt.compile_potential(copy.deepcopy(model).float())
     for number in (5, 70):
@@ -298,13 +298,13 @@ def test_one_compilation_for_few_and_many_edges():
             loss = results.forces.square().mean() + results.energy.square().mean()
             gradients.append(torch.autograd.grad(loss, list(one.parameters()), materialize_grads=True))
         for got, expected in zip(*gradients, strict=True):
-            # Sums of at most 4830 terms, each with some roundings, which cancel in part.
+            # Sums of at most 4830 terms with a few rounding errors each, which partly cancel.
             assert (got - expected).abs().max() <= 4830 * torch.finfo(torch.float32).eps * expected.abs().max()
     assert compiled.compilations == 1
 
 
 def test_derivatives_of_sums_are_selections():
-    """A traced program selects rows instead of differentiating a sum over edges or atoms."""
+    """In traced programs, derivatives of sums over edges or atoms are replaced by row selections."""
     model, (z, pos, batch) = potential(), structures((4, 7))
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
     example = programs.make_example(model, programs.Inputs.of(z, pos, None, neighbors, None))
@@ -313,7 +313,7 @@ def test_derivatives_of_sums_are_selections():
     before = program(key.state, *example)
     rewrite_sums(program, find_targets(program, key.state, example))
     targets = [node.target for node in program.graph.nodes]
-    number = 1 + len(model.output_blocks)  # structures, and atoms in each block
+    number = 1 + len(model.output_blocks)  # into structures, and into atoms in each block
     assert targets.count(sums) == targets.count(select_rows) == number
     assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from edges to positions
     after = program(key.state, *example)
@@ -325,7 +325,7 @@ def test_derivatives_of_sums_are_selections():
 
 
 class Means(Net):
-    """Means and weighted sums on the graph that sums edges into atoms."""
+    """A potential with means and weighted sums on the graph for sums into atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
         squares = vec.square().sum(dim=1, keepdim=True)
@@ -375,7 +375,7 @@ COMPARED = {
 NO_NEW_PROGRAM = {
     "attribute again": lambda model: setattr(model, "scale", float("1.0")),
     "list again": lambda model: model.held.update(list=[1.0]),
-    "set again": lambda model: model.held.update(set={8, 0}),  # which changes its order
+    "set again": lambda model: model.held.update(set={8, 0}),  # in another order
     "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
     "another parameter": lambda model: setattr(model.last, "bias", torch.nn.Parameter(model.last.bias.detach() + 1.0)),
 }
@@ -383,7 +383,7 @@ NO_NEW_PROGRAM = {
 
 @pytest.mark.parametrize("name", [*COMPARED, *NO_NEW_PROGRAM])
 def test_keys_differ_after_changes(name):
-    """Keys differ after changes that are compared, but not for new values of parameters or for equal attributes."""
+    """Keys differ after changes that are compared, but not after new parameter values or equal attributes."""
     model = type("Changed", (Net,), {})(norm())
     model.scale = {"sign of zero": 0.0, "type": 1}.get(name, 1.0)
     before = ProgramKey(model)
@@ -418,7 +418,7 @@ class Slots:
 
 
 class Member(Slots):
-    """An object with slots and a dictionary."""
+    """An object with slots and a `__dict__`."""
 
 
 def enclosing(factors):
@@ -433,7 +433,7 @@ ENCLOSED, GLOBAL, CONTEXT = {"factor": 1.0}, {"factor": 1.0}, contextvars.Contex
 
 
 class Reading(Springs):
-    """A model that reads a factor from many places."""
+    """A model that reads factors from attributes, containers, functions, globals and a context variable."""
 
     def __init__(self):
         super().__init__()
@@ -496,7 +496,7 @@ def test_recompile_follows_all_other_changes(caplog):
         contextvars.copy_context().run(change_all)
     finally:
         ENCLOSED["factor"] = GLOBAL["factor"] = of_default.__defaults__[0]["factor"] = 1.0
-    assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1  # once
+    assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1  # the warning is logged once
 
 
 def test_models_of_trigraph_are_compared_in_full():
@@ -513,7 +513,7 @@ def test_models_of_trigraph_are_compared_in_full():
     ],
 )
 def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
-    """After a call, buffers, gradients and random numbers are as after an eager call; a refused model is unchanged."""
+    """A call has the same effect on buffers, gradients and random numbers as an eager call, or none if refused."""
     eager, state = Net(norm()).train(training), torch.get_rng_state()
     model = copy.deepcopy(eager)
     compiled = tt.compile_potential(model, backend="aot_eager")
@@ -546,7 +546,7 @@ def test_copies_and_pickles_have_programs_of_their_own():
 
 @pytest.mark.slow
 def test_threads_that_meet_in_their_first_call():
-    """Threads that make the first call together get correct results, and tracing works afterwards."""
+    """Threads that make their first calls at the same time get correct results, and tracing still works afterwards."""
     inputs, model = structures((5, 6)), Net()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
@@ -565,7 +565,7 @@ def test_threads_that_meet_in_their_first_call():
 
 
 def test_recompile_waits_for_a_program_that_another_thread_makes():
-    """`recompile` waits for the program, then drops it, because the program was made from the earlier model."""
+    """`recompile` waits for a program that is being compiled, and discards it, because the model has changed."""
     inputs, calls, traced, go = structures((5, 6)), [], threading.Event(), threading.Event()
 
     class Slow(Springs):
@@ -573,7 +573,7 @@ def test_recompile_waits_for_a_program_that_another_thread_makes():
 
         def atoms_of_vectors(self, *arguments):
             calls.append(self.config.factor)
-            if len(calls) == 2:  # the first is an eager call
+            if len(calls) == 2:  # the first call is eager
                 traced.set()
                 assert go.wait(60)
             return calls[-1] * super().atoms_of_vectors(*arguments)
@@ -659,7 +659,7 @@ def test_options(options, message):
     ],
 )
 def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
-    """With the default compiler's decompositions, some of which depend on sizes, each kind of call compiles once."""
+    """Each kind of call is compiled once, even with Inductor's decompositions, some of which depend on sizes."""
     compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
     cell = 9.0 * torch.eye(3).double()
     for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
@@ -670,7 +670,7 @@ def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
         compiled.energy_forces_stress(z[twice][::2], pos, batch[twice][::2], cells, create_graph=create_graph)
         one = {"cell": cell if periodic else None, "create_graph": create_graph}
         compiled.energy_forces_stress(z[:1].expand(len(z)).int(), pos, **one)
-    assert compiled.compilations == 1 + create_graph  # a Parameter requires a gradient
+    assert compiled.compilations == 1 + create_graph  # one more because a Parameter requires a gradient
 
 
 def test_progress_is_told(caplog, capsys):
@@ -681,12 +681,12 @@ def test_progress_is_told(caplog, capsys):
         "compile_potential: compiling Net; this may take minutes",
         "compile_potential: compiled Net",
     ]
-    assert capsys.readouterr().err == ""  # no progress without a terminal
+    assert capsys.readouterr().err == ""  # no progress bar without a terminal
 
 
 @pytest.mark.slow
 def test_dynamics_and_batches_by_torchs_compiler():
-    """Inductor compiles once for a run with a hundred neighbour lists, and once for batches of molecules."""
+    """Inductor compiles one program for a hundred neighbour lists, and one for batches of molecules."""
     model = potential()
     atoms = bulk("Cu", cubic=True).repeat(2)
     atoms.rattle(0.05, seed=0)

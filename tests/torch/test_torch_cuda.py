@@ -1,4 +1,4 @@
-"""The code of `trigraph.torch` for CUDA devices, with stand-ins for CuPy and torch (torch_stand_in.py)."""
+"""Tests of the CUDA code in `trigraph.torch`, with stand-ins for CuPy and torch (torch_stand_in.py)."""
 
 import re
 import sys
@@ -37,13 +37,13 @@ def device(monkeypatch, tmp_path):
 
 
 def draw_arguments(name):
-    """Return a torch operator and its arguments by name."""
+    """Return a torch operator and random arguments by name."""
     op = OPERATORS_OF_TORCH[name]
     return op, draw_operator_arguments(op.op, np.float32)
 
 
 def ran(op, values):
-    """Return the fields that a torch operator computes, by name."""
+    """Call a torch operator; return all its fields by name."""
     rest = {n: v for n, v in values.items() if n not in op.array_names}
     wanted = ",".join(f.name for f in op.op.fields)
     keywords = {**rest, "backend": "", **({"wanted": wanted} if op.op.selective else {})}
@@ -57,7 +57,7 @@ def compute_on_host(op, values):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_of_gpu_host_in_memory_of_torch(device, name):
-    """Results equal gpu-host's bitwise, in one allocation of torch for small arrays, and a call can be captured."""
+    """Results equal gpu-host's bitwise; small arrays share one torch allocation, and calls can be captured."""
     op, values = draw_arguments(name)
     expected, values = compute_on_host(op, values), convert_to_tensors(values)
     for graph in list_graphs(op.op, values).values():
@@ -65,7 +65,7 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     device.allocated.clear()
     with cupy_stand_in.capture_stream():
         fields = ran(op, values)
-    assert all(t.untyped_storage().resizable() for t in fields.values())  # only torch's own storages are resizable
+    assert all(t.untyped_storage().resizable() for t in fields.values())  # resizable: allocated by torch
     assert len(device.allocated) <= 1
     for field, array in expected.items():
         assert (array is None) == (fields[field].numel() == 0)
@@ -74,10 +74,10 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_silu_by_kernels(request, dtype):
-    """Derivatives of SiLU agree with the CPU's to a few roundings of their terms; extremes are finite."""
+    """Derivatives of SiLU agree with the CPU's up to a few rounding errors of their terms, and are finite."""
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype), extremes]).reshape(40, 50)
-    b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # not contiguous
+    b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # non-contiguous
     tensors, scales = (b, c, a, g, x), (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))
     expected = [t for order in (2, 3) for t in activations._use_kernel(order, *tensors[6 - 2 * order :])]
     device = request.getfixturevalue("device")
@@ -96,7 +96,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
 
 
 class Counter(TorchDispatchMode):
-    """Counts torch's operations, except views, allocations and detach."""
+    """Counts torch operations, except views, allocations and detach."""
 
     count = 0
 
@@ -108,9 +108,9 @@ class Counter(TorchDispatchMode):
 
 @pytest.mark.usefixtures("device")
 def test_operations_of_a_step():
-    """Steps of a potential take the numbers of torch operations and kernel launches in docs/gpu.md, for any structure.
+    """A potential's steps need the numbers of torch operations and kernel launches stated in docs/gpu.md.
 
-    The numbers depend slightly on the version of torch.
+    The numbers do not depend on the structure, and only slightly on the version of torch.
     """
     torch.manual_seed(0)
     sizes = {"hidden_channels": 4, "out_emb_channels": 4, "basis_emb_size": 2, "int_emb_size": 4}
@@ -147,7 +147,7 @@ def test_operations_of_a_step():
 
 
 def launched(monkeypatch):
-    """Return a list that receives the stream of every launch."""
+    """Return a list to which every launch adds its stream."""
     streams, call = [], cupy_stand_in.CompiledKernel.__call__
 
     def run(*args, **kwargs):
@@ -159,7 +159,7 @@ def launched(monkeypatch):
 
 
 def test_streams_of_torch(device, monkeypatch):
-    """Kernels are launched on torch's current stream; its default stream is CuPy's null stream."""
+    """Kernels are launched on torch's current stream; torch's default stream is CuPy's null stream."""
     streams, (op, values) = launched(monkeypatch), draw_arguments("agg_weighted_n2n_bwd")
     values = convert_to_tensors(values)
     for stream in (Stream(), Stream(7), Stream()):
@@ -170,7 +170,7 @@ def test_streams_of_torch(device, monkeypatch):
 
 
 def test_streams_of_graphs_that_are_tensors(device):
-    """Graphs passed as tensors, as by compiled programs, never make CuPy's stream wait, so calls can be captured."""
+    """Graphs passed as tensors, as in compiled programs, cause no synchronisation, so calls can be captured."""
     op, values = draw_arguments("mha_gat_n2n_fwd")
     expected, values = compute_on_host(op, values), convert_to_tensors(values)
     keywords = {**{n: v for n, v in values.items() if n not in op.array_names}, "backend": ""}
@@ -195,7 +195,7 @@ def test_a_graph_outlives_the_work_of_other_streams(device):
 
 
 def test_graphs_are_built_in_memory_of_torch(device):
-    """Graphs, and the order by source that a call adds, are built on torch's stream in torch's memory."""
+    """Graphs, and their prepared orders by source, are built on torch's stream in torch's memory."""
     with torch.cuda.stream(Stream(7)):
         graph = convert_to_tensors(draw_arguments("agg_weighted_n2n_bwd")[1]["graph"])
         graph.prepare()
@@ -205,7 +205,7 @@ def test_graphs_are_built_in_memory_of_torch(device):
 
 
 def test_torch_without_cuda_beside_cupy(device, monkeypatch):
-    """With a torch without CUDA, graphs of CuPy arrays work and get no tensors."""
+    """If torch is built without CUDA, graphs of CuPy arrays work, but have no tensors."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
     graph = cupy_stand_in.moved(draw_arguments("agg_weighted_n2n_bwd")[1]["graph"])
@@ -224,7 +224,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("most", [None, 3])
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_neighbors_on_the_device(request, name, most, dtype):
-    """The search on a device finds matscipy's edges in the same order, as int32."""
+    """The search on a device finds the same edges as matscipy, in the same order and as int32."""
     cell, pbc = STRUCTURES[name]
     generator = torch.Generator().manual_seed(0)
     batch = torch.tensor([0, 2, 1, 2] * 6)
@@ -246,7 +246,7 @@ def test_neighbors_on_the_device(request, name, most, dtype):
 
 
 def test_graphs_of_layers_have_small_indices(device):
-    """Graphs that layers build on a device have int32 indices (test_qualify.py compares results of layers)."""
+    """Layers build graphs with int32 indices on a device (test_qualify.py compares their results)."""
     edge_index = torch.randint(0, 9, (2, 40))
     nn.GATConv(5, 3, heads=2)(torch.randn(9, 5), edge_index)
     graph = edges.build_graph("", edge_index, 9, 9, True)
@@ -258,7 +258,7 @@ def test_graphs_of_layers_have_small_indices(device):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_edges_are_refused_while_a_graph_is_captured(device, training):
-    """During a capture lists of edges are refused, since their values cannot be read; prepared graphs work."""
+    """During a capture, edge lists are refused, since their values cannot be read; prepared graphs work."""
     layer = nn.GATConv(5, 3, dropout=0.5, add_self_loops=False)
     x, edge_index = torch.randn(9, 5), torch.randint(0, 9, (2, 40))
     graph = trigraph.CSC.from_edge_index(edge_index, 9)

@@ -1,4 +1,4 @@
-"""The DimeNet++ of trigraph.torch.nn: PyG's results and parameters, exact derivatives, cells, batches, training."""
+"""Tests of DimeNet++ in trigraph.torch.nn: initial parameters, derivatives, cells, batches, invalid input, training."""
 
 import copy
 import functools
@@ -27,13 +27,13 @@ SMALL = {
     "num_before_skip": 0,
     "num_after_skip": 1,
     "num_output_layers": 1,
-}  # few layers, which compile fast
+}  # few layers, for fast compilation
 
 
 def make_model(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(**(SIZES | sizes))
-    with torch.no_grad():  # so that biases are not zero
+    with torch.no_grad():  # makes biases nonzero
         for p in model.parameters():
             p += 0.05 * torch.randn_like(p)
     return model.to(dtype)
@@ -44,7 +44,7 @@ def make_inputs(atoms):
 
 
 def cluster(number=14, seed=0):
-    """Return elements and positions of atoms on a distorted lattice, none closer than 1."""
+    """Return atomic numbers and positions on a distorted lattice with distances of at least 1."""
     rng = np.random.default_rng(seed)
     lattice = 1.9 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
     positions = rng.permutation(lattice)[:number] + rng.uniform(-0.4, 0.4, (number, 3))
@@ -66,7 +66,7 @@ def close(got, expected, tolerance):
 
 
 def test_initial_parameters():
-    """Initial weights are scaled orthogonal matrices; biases and the output layer are zero, as in PyG."""
+    """As in PyG, initial weights are scaled orthogonal matrices, and biases and the output layer are zero."""
     torch.manual_seed(5)
     ours = DimeNetPlusPlus(**(SIZES | {"output_initializer": "zeros"}))
     ours.reset_parameters()
@@ -83,7 +83,7 @@ def test_initial_parameters():
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
-    """Forces and stress equal central differences with h = eps^(1/3), to order eps^(2/3) of the largest terms."""
+    """Forces and stress agree with central differences (h = eps^(1/3)) up to O(eps^(2/3)) of the largest terms."""
     model, h = make_model(), torch.finfo(torch.float64).eps ** (1 / 3)
     z, pos, cell, pbc = make_inputs(slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
@@ -127,12 +127,12 @@ def test_a_force_loss_trains():
             for p, d in zip(parameters, direction, strict=True):
                 p += step * d
         values.append(loss(model).item())
-    # The difference has errors of h^2 times a third derivative (1e-10 of the gradients) and of eps / h of the loss.
+    # The errors of the difference are h^2 times a third derivative (1e-10 of the gradients) and eps / h times the loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
 
 def test_batch_is_its_structures():
-    """A batch (various cells, one structure without a cell, interleaved atoms) has the results of its structures."""
+    """Results for a batch (various cells or none, interleaved atoms) agree with results for each structure."""
     model = make_model()
     structures = [make_inputs(slab()), make_inputs(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
@@ -152,13 +152,13 @@ def test_batch_is_its_structures():
     assert torch.equal(again.forces, together.forces)
     copied = batch[order]
     neighbors = model.neighbors(pos, copied, cells, pbc)
-    copied.zero_()  # the neighbours have their own copy
+    copied.zero_()  # the neighbours hold a copy
     again = model.energy_forces_stress(z, pos, cell=stacked, neighbors=neighbors)
     assert torch.equal(again.forces, together.forces)
 
 
 def test_cells_of_some_structures():
-    """Without `pbc`, structures with a cell are periodic in all directions, structures without one in none."""
+    """Without `pbc`, structures with a cell are periodic in all directions, and structures without a cell in none."""
     model, batch = make_model(), torch.tensor([0] * 4 + [1] * 4)
     z, pos, cell, _ = make_inputs(slab())
     energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
@@ -185,7 +185,7 @@ def test_isolated_atoms_and_empty_structures():
 
 @compiled_whole
 def test_compiled_with_neighbors():
-    """Compiled energies equal eager ones (test_torch_compiled.py compiles derivatives)."""
+    """Compiled energies agree with eager ones (test_torch_compiled.py covers derivatives)."""
     model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     kept = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell, pbc=pbc)}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -194,7 +194,7 @@ def test_compiled_with_neighbors():
 
 @compiled_whole
 def test_compiled_around_a_search():
-    """torch.compile with a neighbour search breaks the graph there; results and derivatives equal the eager ones."""
+    """torch.compile breaks the graph at the neighbour search; results and derivatives agree with eager mode."""
     model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
@@ -214,7 +214,7 @@ def leaves(tree):
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
-    """torch.func's derivatives in positions and cell are the same with a search inside as with given neighbours."""
+    """Derivatives by torch.func are the same if neighbours are searched inside the transform or passed."""
     model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
@@ -232,7 +232,7 @@ def test_a_search_of_many_positions():
 
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_inference_mode(create_graph):
-    """Forces work in inference mode and with tensors created in it; neighbours found in it can be used outside."""
+    """Forces work in inference mode, and with tensors or neighbours created in inference mode."""
     model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
@@ -267,7 +267,7 @@ def test_silu():
             functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in (act, torch.nn.SiLU())
         )
         assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
-    with forward_ad.dual_level():  # only the cotangent has a tangent, and nothing is recorded
+    with forward_ad.dual_level():  # only the cotangent has a tangent; nothing is recorded
         (expected,) = torch.autograd.grad(act(near), near, 1 / near.detach().cosh())
         dual = forward_ad.make_dual(torch.ones_like(near), 1 / near.detach().cosh())
         (got,) = torch.autograd.grad(act(near), near, dual)
@@ -278,11 +278,11 @@ def test_silu():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
-    """Second and third derivatives of SiLU agree with torch's activation in double precision."""
+    """Second and third derivatives of SiLU agree with torch's SiLU in double precision."""
     numbers = torch.Generator().manual_seed(0)
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
-    g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # not contiguous
+    g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # non-contiguous
 
     def derivatives(act, *tensors):
         x, g, a, b, c = (t.detach().requires_grad_() for t in tensors)
@@ -305,7 +305,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
             trigraph.set_num_threads(n)
             assert all(map(torch.equal, derivatives(SiLU(), x, g, a, b, c)[0], found))
     expected, _ = derivatives(torch.nn.SiLU(), *(t.double() for t in (x, g, a, b, c)))
-    # Each derivative is a sum of products whose factors have a few roundings; derivatives of SiLU are below 1.1.
+    # Each derivative is a sum of products whose factors have a few rounding errors; derivatives of SiLU are below 1.1.
     scales = [t.double().abs() for t in (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))]
     for got, other, scale in zip((*found, *recorded), (*expected, *expected[2:]), [*scales, *scales[2:]], strict=True):
         assert got.dtype == dtype
@@ -313,7 +313,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
         assert got.isfinite().all()
     empty = torch.zeros(0, 3, dtype=dtype)
     assert all(t.shape == (0, 3) for t in derivatives(SiLU(), *[empty] * 5)[0])
-    # Also test cotangents of sums, which are expanded numbers, and half precision, which uses torch's operations.
+    # Also test cotangents of sums, which are expanded scalars, and half precision, which uses torch operations.
     assert len(passes) == 2 * 5
     sums, _ = derivatives(SiLU(), x, torch.ones(()).to(x).expand_as(x), a, b, c)
     assert torch.equal(sums[2], derivatives(SiLU(), x, torch.ones_like(x), a, b, c)[0][2])
@@ -323,7 +323,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 
 def test_forces_without_a_further_derivative(monkeypatch):
-    """Forces, and energies without gradients, use torch's own SiLU, which is faster and bitwise identical."""
+    """Without create_graph, forces and energies use torch's own SiLU, which is faster and bitwise identical."""
     model, (z, pos) = make_model(num_blocks=1), cluster(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
@@ -341,7 +341,7 @@ def test_float32_and_hessian():
     model = make_model(num_blocks=1)
     single = make_model(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
     assert single.energy.dtype == single.forces.dtype == torch.float32
-    # A few hundred operations in sequence, each with a rounding of 2^-24 of its terms.
+    # A few hundred successive operations, each with a relative rounding error of 2^-24.
     close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
     neighbors = model.neighbors(pos)
     hessian = torch.func.hessian(lambda p: model(z, p, neighbors=neighbors).sum())(pos).reshape(18, 18)
@@ -356,7 +356,7 @@ def test_float32_and_hessian():
 
 
 def test_products_with_the_hessian():
-    """Products with the Hessian of a batch equal each structure's; a difference confirms a parameter gradient."""
+    """Hessian products for a batch agree with each Hessian; a parameter gradient agrees with a finite difference."""
     (z, pos), model = cluster(6), make_model(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
     product = model.hessian_vector_product(z, pos, vector, batch)
@@ -435,7 +435,7 @@ def test_bad_input(change, text):
 
 
 def test_errors_name_the_structure_of_a_batch():
-    """Errors about a batch name the structure and the atom's number in it."""
+    """Errors about a batch name the structure and the index of the atom within it."""
     model, (z, pos) = make_model(), cluster(6)
     pos[3] = torch.nan
     with expect_error("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
@@ -443,7 +443,7 @@ def test_errors_name_the_structure_of_a_batch():
 
 
 def test_features_of_sources():
-    """`of_sources` and `src`, `dst` index the ends of edges; derivatives are exact, also compiled and without edges."""
+    """`of_sources` selects rows at `src`, with exact derivatives, also if it is compiled or there are no edges."""
     z, pos, cell, pbc = make_inputs(slab())
     neighbors = make_model().neighbors(pos, cell=cell, pbc=pbc)
     vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
@@ -465,7 +465,7 @@ def test_features_of_sources():
 
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
 def test_sums_of_edges_and_of_atoms(method):
-    """Sums have derivatives of any order in forward and reverse mode, also under vmap, compiled, and without edges."""
+    """Sums have derivatives of any order in both modes, and work under vmap, compiled, and without edges."""
     _, pos = cluster(5)
     neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
@@ -522,7 +522,7 @@ MINIMA = {
 
 
 def test_least_sizes():
-    """With the smallest sizes of all layers, parameters, energies and forces are finite."""
+    """Energies and forces are finite for the smallest sizes of all layers."""
     results = make_model(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
     assert results.energy.isfinite().all()
     assert results.forces.isfinite().all()
@@ -546,16 +546,16 @@ def test_bad_sizes(change, text):
 
 
 def test_layers_alone():
-    """Layers used alone check their arguments (tests of the whole model check their results)."""
+    """Layers used alone check their arguments (their results are covered by tests of the whole model)."""
     with expect_error("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
         RadialBasis(3, cutoff=float("inf"))
     with expect_error("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
 
 
-# Uses in training: data-parallel ranks, checkpointing, averaged weights, optimizers with closures.
+# Training: data-parallel ranks, averaged weights, mixed precision, functional calls.
 
-NUMBERS = (5, 6, 4, 7)  # number of atoms in each of four structures
+NUMBERS = (5, 6, 4, 7)  # atoms in each of four structures
 
 
 def select_structures(chosen):
@@ -564,7 +564,7 @@ def select_structures(chosen):
 
 @pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
 def test_ranks_share_a_batch(tmp_path):
-    """Gradients of two ranks (this process and another), with half of a batch each, equal one rank's up to rounding."""
+    """Gradients of two ranks (this process and another) with half of a batch each agree with one rank's."""
     field = ForceField(make_model(**SMALL))
     halves = [
         (rank, str(tmp_path), copy.deepcopy(field), select_structures(c)) for rank, c in enumerate(((0, 1), (2, 3)))
@@ -594,7 +594,7 @@ def test_averaged_weights():
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 def test_mixed_precision(half):
-    """Under autocast linear layers are in half precision; bases, sums over edges, results and gradients in float32."""
+    """Under autocast, linear layers use half precision; bases, total energies, forces and gradients are float32."""
     model, seen = make_model(**SMALL).float(), {}
     for module in model.modules():
         module.register_forward_hook(
@@ -612,7 +612,7 @@ def test_mixed_precision(half):
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
     expected = model.energy_forces_stress(z, pos.float()).forces
     error = (found.forces - expected).abs().max() / expected.abs().max()
-    # Some thirty roundings follow one another from the basis to an energy, and partly cancel.
+    # Thirty successive rounding errors from the basis to an energy, which partly cancel.
     assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
 
 
@@ -625,7 +625,7 @@ def test_blocks_that_are_computed_again_in_the_backward():
 
 
 def test_parameters_of_a_call():
-    """torch.func.functional_call computes with the parameters that it receives."""
+    """torch.func.functional_call uses the parameters that it receives."""
     model, (z, pos) = make_model(**SMALL), cluster(5)
     before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}
     called = torch.func.functional_call(model, doubled, (z, pos))

@@ -1,4 +1,4 @@
-"""Importing trigraph.torch in a new process: safe globals, the OpenMP library, and the first call."""
+"""Tests of importing trigraph.torch in a new process: safe globals, the OpenMP library, and the first call."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from trigraph.torch.graphs import COMPILED  # noqa: E402
 
-# Prints the OpenMP library in use. A wheel of trigraph also loads its own, which stays unused if torch's is there.
+# Prints the OpenMP library in use. A trigraph wheel also loads its own, which stays unused if torch's is loaded.
 LIBRARY = """
     import ctypes
     call = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
@@ -23,18 +23,18 @@ LIBRARY = """
 
 
 def print_in_new_process(script):
-    """Return the lines that a script prints in a separate process."""
+    """Run a script in a new process; return the lines that it prints."""
     script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARY)
     return run_command(sys.executable, "-c", script).stdout.splitlines()
 
 
 def check_library(path):
-    """Assert that the OpenMP library is torch's: the threads of two libraries would compete for processors."""
+    """Assert that torch's OpenMP library is used, since the threads of two libraries would compete for processors."""
     assert os.path.realpath(path).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
 
 def test_torch_first():
-    """With torch imported first, torch.load's safe globals include none of NumPy, whose object arrays are unsafe."""
+    """If torch is imported first, no NumPy names are added to torch.load's safe globals: object arrays are unsafe."""
     script = """
         import io, pickle
         import torch
@@ -69,7 +69,7 @@ def test_torch_first():
 
 
 def test_trigraph_first():
-    """With trigraph imported first, a compiled first call compiles once, though nothing is cached yet."""
+    """If trigraph is imported first, a compiled first call is compiled only once, although nothing is cached yet."""
     script = """
         import trigraph
         import numpy as np
@@ -97,5 +97,5 @@ def test_trigraph_first():
         """
     *lines, library = print_in_new_process(script)
     check_library(library)
-    # One compilation, and the gradient of a sum of 12 numbers.
+    # One compilation; the gradient of a sum of 12 numbers adds up to 12.
     assert lines == (["1", "12.0"] if COMPILED else [])

@@ -1,4 +1,4 @@
-"""trigraph.torch: memory of tensors, bad input, `out`, and graphs in checkpoints."""
+"""Tests of inputs to trigraph.torch: memory of tensors, invalid input, `out`, and graphs in checkpoints."""
 
 import contextlib
 import copy
@@ -36,7 +36,7 @@ def attention_arguments(dtype=torch.float32):
 
 
 def assert_refused(kind, text, **changes):
-    """Assert that attention with these changed arguments raises this error."""
+    """Assert that attention raises this error when some of its arguments are replaced by `changes`."""
     with pytest.raises(kind, match="^" + re.escape(text)) as caught:
         tt.mha_gat_n2n(**{**attention_arguments(), **changes})
     assert caught.type is kind
@@ -112,7 +112,7 @@ def test_any_strides_give_the_same(view):
 
 
 def test_nothing_is_copied_on_the_way(monkeypatch, python_operators):
-    """Backends get the tensors' memory and results are returned without a copy."""
+    """Backends use the tensors' memory, and results are returned without a copy."""
     from trigraph.torch import library
 
     seen = {}
@@ -166,7 +166,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
     (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, graph(), op).output_embedding.relu().sum(), x)
     result = tt.agg_weighted_n2n(x, None, graph(), op).output_embedding
     result.relu_()
-    if op == "mean":  # mean by weight, whose derivative uses the saved output
+    if op == "mean":  # its derivative uses the saved output
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
     else:
@@ -176,7 +176,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
 def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_operators):
-    """After a MemoryError, a tensor that the caller deletes is freed at once, without the garbage collector."""
+    """After a MemoryError, a tensor that the caller deletes is freed immediately, without garbage collection."""
     from trigraph.backends import front_door as backends
     from trigraph.torch import library
 
@@ -236,7 +236,7 @@ def test_graphs_are_built_from_tensors(index):
     for name in ("offsets", "indices", "edge_ids"):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
         assert getattr(got, name).dtype == edge_index.numpy().dtype
-    edge_index[:] = 0  # the graph has its own copy
+    edge_index[:] = 0  # the graph holds a copy
     assert got.indices.tolist() == expected.indices.tolist()
     members = Segments(torch.tensor([1, 0, 1], dtype=index), 3)
     assert members.offsets.tolist() == [0, 1, 3, 3]
@@ -267,14 +267,14 @@ def test_basis_embedding_chooses_its_form():
 
 
 def lazily_negated(tensor):
-    """Return an equal tensor that torch negates when it is read: the imaginary part of a conjugate."""
+    """Return an equal tensor with the negative bit set, which torch negates when it is read."""
     negated = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
     assert negated.is_neg()
     return negated
 
 
 def test_tensors_that_are_negated_when_they_are_read():
-    """Graphs and layers use the values of lazily negated tensors, not their memory."""
+    """Graphs and layers use the values of lazily negated tensors, not the raw memory."""
     torch.manual_seed(0)
     positions, of = torch.rand(9, 3), lazily_negated
     plain = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
@@ -296,7 +296,7 @@ def test_tensors_that_are_negated_when_they_are_read():
 
 @pytest.mark.parametrize("name", ["src_embedding", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
-    """A tensor whose memory was released, as by frameworks that shard parameters, is refused."""
+    """Tensors whose memory has been released, as in frameworks that shard parameters, are refused."""
     arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
     arguments["out"] = {"output_embedding": torch.empty(4, 6)} if name == "out" else None
     released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
@@ -311,11 +311,11 @@ def test_an_index_tensor_whose_storage_was_released_is_refused():
     text = r"^CSC: edge_index has a storage of 8 bytes; expected at least 32: it was rel"
     with pytest.raises(ValueError, match=text):
         CSC.from_edge_index(edge_index)
-    with pytest.raises(ValueError, match=text):  # also if torch.func has wrapped it
+    with pytest.raises(ValueError, match=text):  # even if torch.func has wrapped the tensor
         torch.func.grad(lambda x: (CSC.from_edge_index(edge_index.detach()), x.sum())[1])(torch.ones(2))
 
 
-# Checkpoints: torch's safe loading accepts graphs, which are checked when they are read.
+# Checkpoints: torch's safe loading accepts graphs, which are checked when they are loaded.
 
 GRAPHS = {
     "CSC": lambda: CSC(np.array([0, 2, 3]), np.array([0, 1, 1]), 3, np.array([1, 0, 1]), 2),
@@ -347,9 +347,9 @@ def test_graphs_in_checkpoints(name, tmp_path):
 
 
 @pytest.mark.parametrize("load_in_inference_mode", [False, True])
-@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # indices, src, index
+@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # of indices, src, index
 def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_inference_mode, tmp_path):
-    """Loading a graph with indices out of range raises, since kernels would read beyond arrays."""
+    """Loading a graph with indices out of range raises an error, since kernels would read out of bounds."""
     apart = tt.GraphTensors.of(GRAPHS[name]())
     apart.tensors[place] = apart.tensors[place] + 1000
     torch.save(apart, tmp_path / "apart.pt")
@@ -361,7 +361,7 @@ def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_infer
 
 
 class Forged:
-    """An object that `torch.save` writes as an arbitrary call of an allowed function."""
+    """An object that `torch.save` writes as a call to a function with arbitrary arguments."""
 
     def __init__(self, *call):
         self.call = call
@@ -371,7 +371,7 @@ class Forged:
 
 
 def test_forged_checkpoints_are_refused(tmp_path):
-    """Loading a file that calls an allowed function with forged arguments raises."""
+    """Loading a file that calls an allowed function with forged arguments raises an error."""
     out_of_range = r"^CSC: indices\[0\] is 1000; expected 0 <= indices < num_src_nodes = 3"
     make, (name, arguments) = GRAPHS["CSC"]().__reduce_ex__(torch.serialization.DEFAULT_PROTOCOL)
     impossible = name, (arguments[0], arguments[1] + 1000, *arguments[2:])
@@ -401,7 +401,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_array_views_the_memory_of_a_tensor(form):
-    """The array has the tensor's numbers and strides, keeps its memory alive, and leaves its storage unchanged."""
+    """The array has the tensor's values and strides, keeps its memory alive, and leaves its storage resizable."""
     views = []
     for dtype in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"):
         tensor = FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))

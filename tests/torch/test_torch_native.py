@@ -1,4 +1,4 @@
-"""Torch's operators in C++ give results bitwise identical to the operators in Python, and the same errors."""
+"""Tests that torch's operators in C++ and in Python return bitwise identical results and raise the same errors."""
 
 import ctypes
 import os
@@ -31,14 +31,14 @@ DTYPES = (("float32", np.int32), ("float64", np.int64), ("float32", np.int64), (
 
 
 def cases(definition, dtypes=DTYPES):
-    """Yield cases with graphs of every kind: hubs, isolated nodes, no edges, no nodes."""
+    """Yield cases with all kinds of graphs: hubs, isolated nodes, no edges, no nodes."""
     for variant in list_variants(definition, ()):
         for dtype, index in dtypes:
             yield build_case(definition, replace(variant, index=index), dtype, 0)
 
 
 def flat_arguments(op, arguments, wanted=None):
-    """Return the flat arguments of ``trigraph::X`` for arguments by name."""
+    """Convert arguments by name to the flat arguments of ``trigraph::X``."""
     arrays = [arguments.get(n) for n in op.array_names]
     tensors = [None if a is None else torch.from_numpy(np.array(a)) for a in arrays]
     given = {name: arguments.get(name) for name, _ in op.graphs}
@@ -48,7 +48,7 @@ def flat_arguments(op, arguments, wanted=None):
 
 
 def calls(definition, dtypes=DTYPES):
-    """Yield each operator of a definition with flat arguments: with all results wanted, and with each alone."""
+    """Yield each operator of a definition with flat arguments that request all results, or a single one."""
     for case in cases(definition, dtypes):
         for name in (f"{definition.name}_{order}" for order in (*ORDERS, "bwd3")):
             if (op := OPERATORS_OF_TORCH.get(name)) is None or op.native is None:
@@ -63,13 +63,13 @@ def calls(definition, dtypes=DTYPES):
 
 
 def name_fields(op, arguments):
-    """Return the fields that exist for some arguments."""
+    """Return the names of the result fields for the given arguments."""
     absent = {n for n in op.op.definition.optional if arguments.get(n) is None}
     return [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
 
 
 def attempt(function):
-    """Return the results, or the type and text of the error."""
+    """Call a function; return its results, or the type and text of its error."""
     try:
         results = function()
     except (ValueError, TypeError, RuntimeError, MemoryError, NotImplementedError) as error:
@@ -99,7 +99,7 @@ def test_bits_are_those_of_python(definition):
 
 
 def changes(tensor):
-    """Return tensors that differ from a given one, each in one property that a check reads."""
+    """Return variants of a tensor, each with a change in a property that is checked."""
     changed = [tensor.to(d) for d in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)]
     changed += [tensor[:-1], tensor[..., :-1], tensor[None], tensor[..., None], tensor.flip(0), tensor.movedim(0, -1)]
     changed += [-tensor, tensor * torch.nan if tensor.is_floating_point() else tensor + 2**30]
@@ -112,7 +112,7 @@ def changes(tensor):
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("name", OPERATORS_OF_TORCH)
 def test_errors_are_those_of_python(name, monkeypatch):
-    """Calls that C++ computes give Python's results bitwise; calls that C++ refuses raise Python's error."""
+    """Results of valid calls equal Python's bitwise, and invalid calls raise the same errors as in Python."""
     op = OPERATORS_OF_TORCH[name]
     values = (
         draw_operator_arguments(op.op)
@@ -160,7 +160,7 @@ def test_opcheck(definition):
 
 
 def derivatives(definition, case):
-    """Return results of the public function and of three orders of derivatives."""
+    """Return the results of the public function and three orders of derivatives."""
     arguments = case.arguments(OPERATORS_OF_TORCH[f"{definition.name}_fwd"].op)
     tensors = {n: torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
     inputs = [n for n in tensors if isinstance(tensors[n], torch.Tensor) and tensors[n].is_floating_point()]
@@ -202,7 +202,7 @@ def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
         used.append(len(expected))
         assert_equal(derivatives(definition, case), expected, (definition.name, case))
     assert max(used) > 2
-    assert any(served)  # except if the output's gradient is absent
+    assert any(served)  # not all: the output's gradient may be absent
 
 
 def test_locations_of_agg_weighted_n2n_are_checked():
@@ -305,7 +305,7 @@ TORCH_FUNCTIONS(CHECK)
 
 
 def test_declarations_are_those_of_torchs_header(tmp_path):
-    """The functions that torch.cpp declares by hand take the arguments in the header of the installed torch."""
+    """The hand-written declarations in torch.cpp agree with the installed torch's header."""
     source = Path(trigraph.__file__).parent / "fortran" / "torch.cpp"
     (tmp_path / "torch_operators.inc").write_text(
         "const struct { const char *name, *schema; Kernel kernel; } operators[] = {{nullptr, nullptr, nullptr}};\n"
@@ -316,7 +316,7 @@ def test_declarations_are_those_of_torchs_header(tmp_path):
     run_command("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
 
 
-# Mutations of torch.cpp and of the output of torch_operators.py: old text and new text.
+# Mutations of torch.cpp and of the output of torch_operators.py: (old text, new text).
 WRONG = {
     "": ("contiguous", "contiguous"),
     "strides are ignored": ("contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);", "contiguous = true;"),
@@ -361,5 +361,5 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
     done = subprocess.run([sys.executable, "-c", RUN, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # no test ran
-    assert (done.returncode != 0) == bool(wrong)  # a failed test, or a crash
+    assert done.returncode not in (2, 4, 5)  # otherwise no tests were run
+    assert (done.returncode != 0) == bool(wrong)  # nonzero after a failed test or a crash

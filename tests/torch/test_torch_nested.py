@@ -1,8 +1,8 @@
-"""Nested forward and reverse mode of every function of trigraph that has its own derivative.
+"""Tests of nested forward and reverse modes for every trigraph function with a custom derivative.
 
-A nest differentiates three or four times, each time along a direction. An inner mode receives arguments that the outer
-modes have wrapped, so tangents reach cotangents, saved tensors and directions. The tests combine all modes and all
-dependences on the outermost variable; torch's own functions show which nests torch itself can compute.
+A nest differentiates three or four times, each time along a direction. The outer modes wrap the arguments of the inner
+modes, so cotangents, saved tensors and directions may carry tangents. The tests combine all modes and let the inputs
+and directions depend on the outermost variable; nests that torch cannot compute for its own functions are skipped.
 """
 
 import functools
@@ -36,7 +36,7 @@ def dual(f, x, u):
 def reverse(f, x, u, create_graph=True):
     x = x if x.requires_grad else x.detach().requires_grad_()
     y = f(x)
-    if not y.requires_grad:  # a polynomial of lower degree
+    if not y.requires_grad:  # the derivative of a constant
         return torch.zeros_like(y)
     options = {"create_graph": create_graph, "allow_unused": True, "materialize_grads": True}
     return (torch.autograd.grad(y, x, **options)[0] * u).sum()
@@ -60,7 +60,7 @@ REVERSE = {"grad", "last grad", "vjp", "jacrev"}
 
 
 def nest(f, x, modes, depends):
-    """Return a nested derivative of f; `depends` lists what depends on the last variable: "x" or directions."""
+    """Return a nested derivative of f; "x" or the directions in `depends` depend on the outermost variable."""
     generator = torch.Generator().manual_seed(1)
     first, by_last = (torch.randn(len(modes), *x.shape, generator=generator, dtype=x.dtype) for _ in range(2))
     if {"grad", "last grad"} & {*modes[:-1]}:
@@ -78,7 +78,7 @@ def nest(f, x, modes, depends):
 
 @functools.cache
 def computes(modes, depends):
-    """Return whether torch can compute a nest of its own functions."""
+    """Return whether torch can compute a nest for its own functions."""
 
     def own(x):
         return (x * torch.exp(-x)).sin().sum()
@@ -94,7 +94,7 @@ def computes(modes, depends):
 
 
 def functions(name, setting):
-    """Return a nonlinear function of two numbers that uses trigraph, and the same function with torch's operations."""
+    """Return a nonlinear function of two numbers that uses trigraph, and the same function in plain torch."""
     if name == "silu":
         return (lambda x: silu(x).square().sum()), (lambda x: (x * torch.sigmoid(x)).square().sum())
     if name == "sums":
@@ -128,7 +128,7 @@ def functions(name, setting):
 
 
 def check(name, setting, nests):
-    """Compare nests with reverse mode of the plain form."""
+    """Compare nests with reverse mode for the plain torch function."""
     ours, plain = functions(name, setting)
     right = functools.cache(lambda order, depends: nest(plain, x, ["grad"] * order, depends))
     x = torch.tensor([0.1, -0.2], dtype=torch.float64)
@@ -143,7 +143,7 @@ def check(name, setting, nests):
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_some_nests(name, setting):
-    """Nests that once were wrong, or ended in torch's assertions, are correct."""
+    """Nests that once returned incorrect results or failed in torch are correct."""
     three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
     three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
     four = [("grad", "grad", "last grad", "dual"), ("grad", "grad", "grad", "dual"), ("vjp", "vjp", "vjp", "jvp")]
@@ -153,7 +153,7 @@ def test_some_nests(name, setting):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), FUNCTIONS, ids=str)
 def test_every_nest(name, setting):
-    """Nests of three modes in any order, also with tangents in one direction; one mode over three reverse modes."""
+    """Nests of three modes in any order, and of any mode around three reverse modes, are correct."""
     three = list(itertools.product(MODES, repeat=3))
     nests = [(m, (0, 1, "x")) for m in three]
     nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
@@ -164,7 +164,7 @@ def test_every_nest(name, setting):
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_forward_mode_around_vmap(name, setting):
-    """Third derivatives of each entry of a batch, along a direction, are correct."""
+    """Forward mode around vmapped third derivatives is correct."""
     ours, plain = functions(name, setting)
     points, along = 0.1 * torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -187,7 +187,7 @@ def test_a_tangent_is_recorded_where_grad_mode_is_enabled(recorded):
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_batch_of_arguments_of_a_plain_form(number):
-    """A plain form computes each entry of a batch of torch.vmap, which may be empty."""
+    """Plain implementations work under torch.vmap, also with an empty batch."""
     logit, index = torch.randn(number, 4, 2, dtype=torch.float64), torch.tensor([0, 2, 0, 2])
     got = torch.func.vmap(lambda t: LIBRARY.softmax(t, index, 3))(logit)
     assert got.shape == logit.shape

@@ -1,4 +1,4 @@
-"""Layers of trigraph.torch.nn: results of PyG and torch, state_dicts, backends, odd graphs, bad input."""
+"""Tests of the layers in trigraph.torch.nn: agreement with PyG, state_dicts, unusual graphs, invalid input."""
 
 import copy
 import gc
@@ -25,7 +25,7 @@ from trigraph.torch.layers.edges import build_graph  # noqa: E402
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
 
-EPS = 1e-12  # values of order 1, sums of some hundred terms in float64
+EPS = 1e-12  # float64 sums of some hundred terms of order 1
 NODES, EDGES = 9, 40
 
 
@@ -37,7 +37,7 @@ def close(got, expected, eps=EPS):
 
 
 def edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
-    """Return random edges with self loops and parallel edges; the last node on each side is isolated."""
+    """Return random edges, including self-loops and parallel edges; the last node on each side is isolated."""
     rng = np.random.default_rng(0)
     return torch.tensor(
         np.stack([rng.integers(0, num_src - 1, num_edges), rng.integers(0, num_dst - 1, num_edges)])
@@ -49,7 +49,7 @@ def rows(number, width, seed=1):
 
 
 def gradients(module, out, *inputs):
-    """Return the gradients of a scalar of the output with respect to parameters and inputs."""
+    """Return the gradients of a weighted sum of the output with respect to parameters and inputs."""
     g = torch.from_numpy(np.random.default_rng(7).standard_normal(tuple(out.shape)))
     return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
 
@@ -60,7 +60,7 @@ def close_all(got, expected):
 
 
 def make_both_layers(*args, seed=0, **kwargs):
-    """Return PyG's layer, and trigraph's layer with the same parameters."""
+    """Return PyG's layer and trigraph's layer with the same parameters."""
     torch.manual_seed(seed)
     theirs, ours = pyg.GATConv(*args, **kwargs).double(), nn.GATConv(*args, **kwargs).double()
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_gat_is_pygs(options):
     for got in (fused, out):
         close(got, expected)
         close_all(gradients(ours, got, *inputs), expected_grads)
-    if options.get("bias") is False:  # attention weights are differentiable
+    if options.get("bias") is False:  # attention weights have gradients, too
         close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
 
 
@@ -128,9 +128,9 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     [
         ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
         (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
-        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # edge features are omitted
-        (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # edge features are ignored
-        (4, {"edge_dim": 1, "fill_value": 0.5}, (rows(NODES, 4), edges(), rows(EDGES, 1)[:, 0])),  # of rank 1
+        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # no edge features
+        (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # unused edge features
+        (4, {"edge_dim": 1, "fill_value": 0.5}, (rows(NODES, 4), edges(), rows(EDGES, 1)[:, 0])),  # rank 1
         (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
@@ -143,9 +143,9 @@ def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_gat_under_autocast(dropout, dtype):
-    """Under autocast, results have PyG's dtype, and PyG's values up to the rounding of projected features.
+    """Under autocast, results have the same dtype as in PyG, and agree up to rounding errors of the projected features.
 
-    PyG rounds scores and features to the short dtype; sums have some ten terms.
+    PyG rounds scores and features to half precision; sums have about ten terms.
     """
     theirs, ours = make_both_layers(4, 5, heads=2, dropout=dropout)
     theirs, ours, x = theirs.float(), ours.float(), rows(NODES, 4).detach().float()
@@ -172,7 +172,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
     got = ours(x, graph, attr)
     close(got, expected)
     close_all(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr))
-    monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # the slow path must not be used
+    monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # the slow path must not be used in eval mode
     assert not torch.equal(got, ours.eval()(x, graph, attr))
     close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
 
@@ -206,7 +206,7 @@ def test_self_loops_are_pygs(fill_value):
 
 
 def test_self_loops_of_fewer_sources_than_destinations():
-    """Self loops are added for the nodes that both sides have (PyG raises an error here)."""
+    """Self-loops are added for the nodes that exist on both sides, where PyG raises an error."""
     edge_index, attr = edges(6, NODES), rows(EDGES, 2)
     looped, features = nn.add_self_loops(edge_index, attr, 6)
     assert torch.equal(looped[:, -6:], torch.arange(6).expand(2, -1))
@@ -264,7 +264,7 @@ def test_gno_is_the_readable_version(bias):
 
 
 def test_gno_takes_athenas_parameters():
-    """athena's parameter vector U | b_u | V | b_v | W | b (W column-major) sets a layer's parameters."""
+    """Layers load athena's parameter vector U | b_u | V | b_v | W | b, in which W is column-major."""
     layer = gno()
     F, first = 12, 5 * (2 + 1 + 12) + 12
     values = torch.arange(first + F + 4.0).double()
@@ -297,7 +297,7 @@ def parametrized(linear):
     "make", [lambda: nn.GATConv(3, 4, residual=True), lambda: nn.WeightedConv(3, 4, root_weight=True)]
 )
 def test_any_linear_layer_serves(make, wrap):
-    """A Sequential or a parametrized layer, which has no parameter `weight`, can replace the linear layer."""
+    """The linear layer may be replaced by a Sequential or a parametrized layer, which have no parameter `weight`."""
     layer, x = make().double(), rows(NODES, 3)
     expected = layer(x, edges())
     for name, linear in list(layer.named_children()):
@@ -317,7 +317,7 @@ PYGS = {"heads": 2, "edge_dim": 2, "add_self_loops": False}
 @pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno", "converted"])
 @pytest.mark.parametrize("training", [False, True])
 def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
-    """With 16-bit inputs on a CPU, sums are added in float32 and rounded once; linear layers and activations round."""
+    """With 16-bit inputs on a CPU, sums are computed in float32 and rounded once; other operations round as usual."""
     make, attr = LAYERS.get(name, (lambda: pyg.GATConv(3, 4, **PYGS), rows(EDGES, 2, 2)))
     layer = make().to(dtype).train(training)
     layer = converted(layer) if name == "converted" else layer
@@ -325,7 +325,7 @@ def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
     expected = single(x.float(), edges(), attr.float())
     got = layer(x, edges(), attr)
     assert got.dtype is dtype
-    # Linear layers, scores, the result and its activation each have a rounding error of eps.
+    # The linear layers, scores, result and activation each cause a rounding error of eps.
     close(got.float(), expected, 16 * torch.finfo(dtype).eps)
     got.sum().backward()
     assert all(p.grad.dtype is dtype for p in layer.parameters())
@@ -375,7 +375,7 @@ def test_layers_compile(name, prepared):
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
-    """One exported program takes GraphTensors of any size and equals eager mode bitwise; edge lists raise errors."""
+    """One exported program accepts GraphTensors of any size and equals eager mode bitwise; edge lists raise errors."""
     make, attr = LAYERS.get(name, (lambda: converted(pyg.GATConv(3, 4, **PYGS)), rows(EDGES, 2)))
     layer = make().double()
     rng = np.random.default_rng(0)
@@ -408,7 +408,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
     ],
 )
 def test_layers_that_build_graphs_compile(name):
-    """torch.compile breaks the graph where a CSC is built from edges, with eager results."""
+    """torch.compile breaks the graph where a CSC is built from edges, and returns the eager results."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
     make, attr = (more[name], None) if name in more else LAYERS[name]
     torch.manual_seed(0)
@@ -437,7 +437,7 @@ def test_layers_that_build_graphs_compile(name):
     ],
 )
 def test_layers_that_build_graphs_are_transformed(name, transform):
-    """Inside torch.func transforms, layers that build graphs have the derivatives that a prepared graph gives."""
+    """Inside torch.func transforms, layers that build graphs have the same derivatives as with a prepared graph."""
     make, attr = LAYERS[name]
     layer, attr, x, transform = make().double(), attr.detach(), rows(NODES, 3).detach(), getattr(torch.func, transform)
     prepared, looped, more = copy.deepcopy(layer), edges(), attr
@@ -563,9 +563,9 @@ def test_bad_settings(call, text):
 
 @compiled_whole
 def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
-    """A new process also finds layers and potentials by the names of their former modules in `trigraph.torch.nn`."""
+    """Pickles that use the former module names of layers and potentials can be loaded in a new process."""
     models = [make() for make, _ in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
-    text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # with the names as text
+    text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # stores names as text
     former = re.sub(rb"trigraph\.torch\.(layers|potentials)\.", b"trigraph.torch.nn.", text)
     assert former.count(b"trigraph.torch.nn.") >= len(models)
     (tmp_path / "models").write_bytes(former)
@@ -598,7 +598,7 @@ WRITES = {
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
-    """The graph of a tensor of edges is built once for all layers, again after changes, and freed with the tensor."""
+    """The graph of an edge tensor is built once for all layers, rebuilt after changes, and freed with the tensor."""
     built, of_ends = [], CSC._from_nodes
     monkeypatch.setattr(CSC, "_from_nodes", lambda *a, **k: (built.append(0), of_ends(*a, **k))[1])
     layers = [nn.GATConv(3, 2, add_self_loops=loops, edge_dim=2) for _ in range(2)]
@@ -626,7 +626,7 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "converted"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_edges_that_were_written_to_are_used(name, write, tmp_path):
-    """After any kind of write to the tensor of edges, layers use its current values and check their range."""
+    """After any kind of write to the edge tensor, layers use and check its current values."""
     of_name = {"gat-loops": nn.GATConv, "converted": lambda *a, **k: converted(pyg.GATConv(*a, **k))}
     make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
     layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)

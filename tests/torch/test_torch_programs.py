@@ -1,4 +1,4 @@
-"""trigraph.torch compiled, traced, exported, vmapped, in mixed precision and in other processes."""
+"""Tests of trigraph.torch in compiled, traced and exported programs, under vmap, and in other processes."""
 
 import gc
 import weakref
@@ -28,7 +28,7 @@ DTYPE = torch.float64
 
 @pytest.fixture(autouse=True)
 def _compiler_that_has_compiled_nothing():
-    """Reset torch's compiler, which gives up on a function after several compilations."""
+    """Reset torch's compiler, which compiles a function only a few times."""
     torch.compiler.reset()
 
 
@@ -46,7 +46,7 @@ def attention_inputs():
 
 
 def molecule():
-    """Return positions, their graph with its sources and destinations, weights and frequencies."""
+    """Return positions, weights, the graph, its sources and destinations, and frequencies."""
     torch.manual_seed(0)
     positions = torch.randn(6, 3, dtype=DTYPE)
     graph = EdgeGraph.from_positions(positions, 3.0).graph
@@ -68,7 +68,7 @@ def energy_and_forces(positions, *rest):
 
 
 def assert_near(got, expected):
-    """Compare values of order 1 from a few hundred operations, whose sums may have another order."""
+    """Compare values of order 1 from a few hundred operations, in which sums may be added in another order."""
     np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-10)
 
 
@@ -79,18 +79,18 @@ def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     with pytest.raises(Exception, match=r"this graph was built before trigraph\.torch was imported"):
         torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
     with torch.no_grad():
-        expected = attention(*attention_inputs(), graph)  # the first use makes the graph's tensors
+        expected = attention(*attention_inputs(), graph)  # the first use creates the graph's tensors
     got = torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
     assert torch.equal(got, expected)
 
 
 def test_a_graph_that_changes_before_the_backward_is_noticed():
-    """Changing a graph's tensors before the backward raises torch's error about in-place changes."""
+    """Changing a graph's tensors before the backward pass raises torch's error about in-place changes."""
     graph = attention_graph()
     apart, indices = tt.GraphTensors.of(graph), graph.indices.copy()
     result = attention(*attention_inputs(), apart)
     apart.tensors[1].zero_()
-    assert np.array_equal(graph.indices, indices)  # its tensors are copies
+    assert np.array_equal(graph.indices, indices)  # GraphTensors holds copies
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
 
@@ -110,7 +110,7 @@ def test_a_result_keeps_no_graph_after_its_backward():
 
 @pytest.mark.slow
 def test_third_derivatives_traced_for_graphs_of_any_size():
-    """Traced third derivatives work for other sizes than the example's, and for more edges between the same nodes."""
+    """Traced third derivatives work for sizes and numbers of parallel edges that differ from the example's."""
 
     def third(*tensors_and_graph):
         *tensors, graph = tensors_and_graph
@@ -157,7 +157,7 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
 
 
 def forwards_and_backwards(positions, rest, graph):
-    """Return a directional derivative, and messages of a batch by vmap."""
+    """Return a directional derivative (forward mode) and the messages of a batch (vmap)."""
     function = lambda p: energy(p, *rest)  # noqa: E731
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
@@ -168,7 +168,7 @@ def forwards_and_backwards(positions, rest, graph):
 @compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.slow)])
 def test_transforms_that_are_compiled(backend):
-    """Compiled torch.func transforms give the eager results (they do not update the level of `forward_ad`)."""
+    """Compiled torch.func transforms agree with eager ones."""
     positions, *rest = molecule()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
     positions, graph = positions.detach(), attention_graph()
@@ -193,7 +193,7 @@ def test_transforms_that_are_compiled(backend):
 
 @compiled_whole
 def test_graphs_built_inside_a_transform_or_a_compiled_program():
-    """Graphs can be built from tensors that a transform has wrapped, and in compiled programs, with a graph break."""
+    """Graphs can be built inside torch.func transforms, and in compiled programs, which then have a graph break."""
     x, edge_index = torch.randn(4, 3, dtype=DTYPE), torch.tensor([[0, 1, 2, 0, 1, 3], [0, 0, 1, 2, 2, 2]])
 
     def function(x, graph=None):
@@ -210,7 +210,7 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
             kept.append(CSC.from_edge_index(edge_index, 4))
         return function(x, kept[0])
 
-    for first_used_inside in (lambda x: function(x, cold), keeping):  # then again in another transform
+    for first_used_inside in (lambda x: function(x, cold), keeping):  # and then used in another transform
         assert torch.equal(
             torch.func.hessian(first_used_inside)(x), torch.func.hessian(lambda x: function(x, graph))(x)
         )
@@ -235,7 +235,7 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
 
 
 def flat_arguments(op, values):
-    """Return the flat arguments of a torch operator for arguments by name."""
+    """Convert arguments by name to the flat arguments of a torch operator."""
     arrays = [None if values.get(n) is None else torch.from_numpy(np.array(values[n])) for n in op.array_names]
     given = {n: values[n] for n, _ in op.graphs} | {a.name: values[a.name] for a in op.op.attributes}
     absent = {n for n in op.op.definition.optional if values.get(n) is None}
@@ -245,7 +245,7 @@ def flat_arguments(op, values):
 
 @pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
 def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
-    """vmap of an operator equals separate calls bitwise, with all arrays, all but the last, or one array batched."""
+    """vmap equals separate calls bitwise, whether all arrays, all but the last, or a single array are batched."""
     monkeypatch.setattr(batches, "MOST_ROWS", rows)
     numbers, unrecorded, of_all = [], TorchOperator.compute_unrecorded, lambda a: batches.find_member_axis(a) is None
     monkeypatch.setattr(
@@ -268,7 +268,7 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
 
                 numbers.clear()
                 got = torch.vmap(call)(*map(torch.stack, zip(*entries, strict=True)))
-                if rows == 1 << 16:  # batched arrays, all entries, and each entry for a gradient of weights
+                if rows == 1 << 16:  # the call under vmap, one for all entries, and one per entry
                     each = any(of_all(op.op.arguments[place]) for place in some)
                     assert len(numbers) == (6 if each else 2 + 5 * any(map(of_all, op.op.fields))), (op.op.name, some)
                 expected = map(torch.stack, zip(*(call(*tensors) for tensors in entries), strict=True))
@@ -278,7 +278,7 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
 
 
 class _Model(torch.nn.Module):
-    """A function as a module, for `torch.export`."""
+    """A module that calls a function, for `torch.export`."""
 
     def __init__(self, function):
         super().__init__()

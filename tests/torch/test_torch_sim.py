@@ -1,4 +1,4 @@
-"""trigraph.torch_sim.Model: torch-sim's batched results and relaxations equal ASE's."""
+"""Tests of trigraph.torch_sim.Model: batched results and relaxations agree with ASE."""
 
 import functools
 
@@ -19,7 +19,7 @@ import trigraph.ase
 import trigraph.torch_sim
 from trigraph.torch.nn import EnergyForcesStress
 
-# Rounding of float64 sums over edges and channels, whose order differs between a batch and one structure.
+# Rounding errors of float64 sums, whose order differs between a batch and a single structure.
 ROUNDING = 2**-53 * 1e3
 # Relaxations accumulate rounding errors over their steps.
 RELAXED = 1e3 * ROUNDING
@@ -31,7 +31,7 @@ def model():
 
 
 def build_sheared_crystal():
-    """Return a crystal whose matrix of cell vectors is far from symmetric."""
+    """Return a crystal with a far from symmetric cell matrix."""
     atoms = crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
     return atoms
@@ -48,7 +48,7 @@ def close(got, expected, tolerance=ROUNDING):
 
 
 def check_results(results, structures):
-    """Compare results of a batch with ASE's calculator for each structure."""
+    """Compare the results of a batch with the ASE calculator's results for each structure."""
     calculator, atom = trigraph.ase.Calculator(potential()), 0
     assert list(results) == ["energy", "forces", "stress", "energies"]
     assert [len(values) for values in results.values()] == [len(structures), sum(map(len, structures))] * 2
@@ -80,7 +80,7 @@ def test_batch(structures, model):
 
 
 def test_slab(model):
-    """A slab gives ASE's results, with `pbc` per direction (later versions of torch-sim) and without `system_idx`."""
+    """A slab's results agree with ASE; `pbc` is per direction (as in newer torch-sim), and `system_idx` is absent."""
     slab = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     slab.rattle(0.05, seed=3)
     state = {
@@ -103,7 +103,7 @@ def test_validation_of_torch_sim(model):
 
 
 def relax_with_cells(model, structures, number):
-    """Return the state after some steps of FIRE for positions and cells, by the interface of this torch-sim."""
+    """Relax positions and cells by `number` FIRE steps, using the installed torch-sim's interface."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     if hasattr(torch_sim, "CellFilter"):
         state = torch_sim.fire_init(state, model, cell_filter=torch_sim.CellFilter.frechet)
@@ -117,7 +117,7 @@ def relax_with_cells(model, structures, number):
 
 
 def test_relaxation_of_cells(model):
-    """Relaxed cells equal ASE's, whose cell matrices are transposed."""
+    """Relaxed cells agree with ASE, whose cell matrices are transposed."""
     structures = [build_sheared_crystal(), build_sheared_crystal().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
     state = relax_with_cells(model, structures, 10)
@@ -158,7 +158,7 @@ def test_dtype_follows_the_parameters(model):
 
 
 def test_skin(model, monkeypatch):
-    """Neighbours are kept until an atom has moved by half the skin, or a cell or anything else has changed."""
+    """Neighbours are reused until an atom has moved by half the skin, or a cell or the skin has changed."""
     structures = [build_sheared_crystal(), ethane(5.0)]
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
     kept, calls = trigraph.torch_sim.Model(potential(), per_atom_energies=True, skin=0.4), []
@@ -187,7 +187,7 @@ def test_skin(model, monkeypatch):
 
 
 class Springs(torch.nn.Module):
-    """A model without energies of atoms."""
+    """A model without atomic energies."""
 
     def energy_forces_stress(self, z, pos, batch, cell, pbc):
         return EnergyForcesStress(pos.square().sum()[None], -2 * pos, torch.zeros(1, 3, 3))

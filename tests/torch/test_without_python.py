@@ -1,4 +1,4 @@
-"""Exported potentials: refused models, and C++ and LAMMPS compared with Python."""
+"""Tests of exported potentials: refused models, and agreement of C++ and LAMMPS with Python."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def dimenet(dtype=torch.float64):
 
 
 class Pairs(Potential):
-    """Pairs that repel at short and attract at longer distances, continuous at the cutoff."""
+    """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
 
     cutoff = 4.5
 
@@ -62,7 +62,7 @@ class Pairs(Potential):
 
 
 class Mean(Pairs):
-    """An energy that depends on all atoms."""
+    """A potential whose atomic energies depend on all atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
         energies = super().atoms_of_vectors(z, vec, neighbors)
@@ -70,14 +70,14 @@ class Mean(Pairs):
 
 
 class Branches(Pairs):
-    """Energies that depend on the number of atoms through a branch."""
+    """A potential that branches on the number of atoms."""
 
     def atoms_of_vectors(self, z, vec, neighbors):
         return super().atoms_of_vectors(z, vec, neighbors) * (2 if z.shape[0] > self.most else 1)
 
 
 def structures():
-    """Return molecules, a slab, single atoms, cells smaller than the cutoff (350 neighbours), and a molecule again."""
+    """Return molecules, a single atom, a slab, a cell smaller than the cutoff (350 neighbours), and other crystals."""
     slab = fcc111("Cu", (2, 2, 3), vacuum=6.0)
     slab.info.clear()
     small = bulk("Cu", "sc", a=1.9) * (2, 1, 1)
@@ -90,14 +90,14 @@ def structures():
 
 
 def compute_in_ase(atoms, model):
-    """Return energy, forces and stress from ASE's calculator."""
+    """Return the energy, forces and stress computed by the ASE calculator."""
     atoms.calc = trigraph.ase.Calculator(model)
     stress = atoms.get_stress(voigt=False) if atoms.pbc.any() else np.full((3, 3), np.nan)
     return np.array([atoms.get_potential_energy()]), atoms.get_forces(), stress
 
 
 def test_graphs_of_programs():
-    """Edges in any order give the arrays of `Neighbors`, for cells, batches, and without edges."""
+    """Shuffled edges are sorted into the same arrays as in `Neighbors`: with cells, in batches, and without edges."""
     model = dimenet()
     for atoms in structures():
         z, pos = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions)
@@ -115,9 +115,9 @@ def test_graphs_of_programs():
 
 
 def test_reach_and_refusals(tmp_path):
-    """The reach is measured; models that cannot be exported are refused, saying why, before anything is compiled."""
+    """The reach is measured correctly; models that cannot be exported raise errors before anything is compiled."""
     assert [count_hops(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
-    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # the derivative of this model is zero
+    zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # all derivatives of this model are zero
     assert count_hops(zero, 1) == 2
     limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
@@ -143,7 +143,7 @@ def test_reach_and_refusals(tmp_path):
 
 
 def build(source, folder, *options):
-    """Build with CMake as docs/without_python.md describes."""
+    """Build with CMake as described in docs/without_python.md; return the build folder."""
     config = subprocess.run(
         [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
     )
@@ -157,7 +157,7 @@ def build(source, folder, *options):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """Return a function that writes the package of a named model at its first call, and returns the path."""
+    """Return a function that exports a model by name, once, and returns the path of its package."""
     folder = tmp_path_factory.mktemp("packages")
     models = {"float32": dimenet(torch.float32), "float64": dimenet(), "pairs": Pairs(), "mean": Mean()}
 
@@ -185,7 +185,7 @@ def run_program(program, *arguments, **variables):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 def test_cpp(name, tolerance, packages, program, tmp_path):
-    """One process without libpython computes all structures as Python does."""
+    """A single process, without libpython, computes the same results as Python for all structures."""
     paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(structures())]
     for path, atoms in zip(paths, structures(), strict=True):
         write(path, atoms, format="extxyz", columns=["symbols", "positions"])
@@ -196,7 +196,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
     assert "libtorch_python" not in done.stderr
     numbers = iter([float(word) for line in done.stdout.splitlines() for word in line.split()[1:]])
     for path in paths:
-        # Forces are compared on the scale of the energy: they vanish by symmetry in some of these structures.
+        # Errors are relative to the largest result, because forces vanish by symmetry in some structures.
         expected = compute_in_ase(read(path), dimenet(getattr(torch, name)))
         scale = max(np.abs(np.nan_to_num(array)).max() for array in expected)
         for array in expected:
@@ -208,7 +208,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
 
 @pytest.mark.slow
 def test_cpp_refusals(packages, program, tmp_path):
-    """Wrong files end the program with a message."""
+    """Invalid files cause the program to exit with a message."""
     paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan", "same")}
     for path in paths.values():
         write(path, molecule("H2O"), format="extxyz", columns=["symbols", "positions"])
@@ -257,7 +257,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture
 def run(plugin, packages, tmp_path):
-    """Return a function that runs (or starts) a LAMMPS script of atoms and further lines on some ranks."""
+    """Return a function that runs or starts LAMMPS on some ranks, with the given atoms and script lines."""
 
     def start(atoms, lines, name="float64", ranks=1, head="", start=False):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
@@ -297,17 +297,17 @@ def run(plugin, packages, tmp_path):
 
 def crystal(repeat, tilt=0.0):
     atoms = bulk("Cu", cubic=True).repeat(repeat)
-    atoms.symbols[::3] = "C"  # hydrogen and oxygen do not occur
+    atoms.symbols[::3] = "C"  # so that some elements do not occur
     atoms.set_cell(atoms.cell + tilt * np.array([[0, 0, 0], [1, 0, 0], [-0.6, 0.4, 0]]), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
-    atoms.positions += 0.9  # away from the borders
+    atoms.positions += 0.9  # away from the box boundaries
     return atoms
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [0.0, 0.5])
 def test_lammps_is_ase(tilt, run):
-    """Forces, atoms' energies and virials, energy and virial equal Python's on 1, 2 and 4 ranks, also after a move."""
+    """Forces, energies and virials agree with Python on 1, 2 and 4 ranks, and the ranks agree after dynamics."""
     each = FORCES.replace("c_each", "c_each c_stress[*]")
     lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\n"
     lines += "timestep 0.0002\nneigh_modify every 1 delay 0"
@@ -325,7 +325,7 @@ def test_lammps_is_ase(tilt, run):
         assert np.abs(got[:, 4] - energies).max() <= 1e-12 * np.abs(energies).max()
         assert thermo[0, 1] == pytest.approx(energy[0], rel=1e-12)
         pressure = -stress[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar
-        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # LAMMPS has rounded units
+        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # rounded units in LAMMPS
         assert np.abs(got[:, 5:] - virials).max() <= 1e-6 * np.abs(virials).max()
         total = got[:, 5:].sum(axis=0) + thermo[0, 4:] * atoms.get_volume()
         assert np.abs(total).max() <= 1e-12 * np.abs(got[:, 5:]).sum()
@@ -335,7 +335,7 @@ def test_lammps_is_ase(tilt, run):
 
 @pytest.mark.slow
 def test_lammps_small_box(run):
-    """A box smaller than the cutoff is computed on one rank, and refused if it would be divided."""
+    """A box smaller than the cutoff works on one rank, and is refused if it would be divided among ranks."""
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
     assert run(atoms, f"{FORCES}run 0").returncode == 0
@@ -347,7 +347,7 @@ def test_lammps_small_box(run):
 
 @pytest.mark.slow
 def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
-    """NVE dynamics equal `fix external` and conserve energy over neighbour rebuilds; a minimum equals ASE's."""
+    """NVE dynamics agree with `fix external` and conserve energy; a minimum agrees with ASE."""
     import trigraph.lammps
 
     monkeypatch.chdir(tmp_path)
