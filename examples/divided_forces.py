@@ -53,7 +53,7 @@ def main(repeats, steps, seed):
     rows = neighbors.into.rows("num_dst_nodes")
     z, pos = torch.from_numpy(atoms.numbers)[own], torch.from_numpy(atoms.positions).float()[own]
 
-    torch.manual_seed(seed)  # the same parameters on all ranks
+    torch.manual_seed(seed)  # gives all ranks the same parameters
     model = nn.DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 4, 4, cutoff=CUTOFF, output_initializer="glorot_orthogonal")
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for step in range(steps + 1):

@@ -78,7 +78,7 @@ for epoch in range(first, epochs):
     schedule.step()
     if rank == 0:
         torch.save({name: part.state_dict() for name, part in parts.items()} | {"epochs": epoch + 1}, f"{path}.new")
-        os.replace(f"{path}.new", path)  # so that an interruption leaves a complete checkpoint
+        os.replace(f"{path}.new", path)  # atomic: the checkpoint is always complete
         z, pos, neighbors, _, forces = make_batch(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")

@@ -95,7 +95,7 @@ def torch(place):
 @pytest.fixture(autouse=True)
 def _enforce_deadline(place):
     """End the process at the deadline, or after a test that breaks the CUDA context."""
-    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # even if a test waits for the device
+    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # works even during a wait
     yield
     faulthandler.cancel_dump_traceback_later()
     try:
@@ -115,7 +115,7 @@ class DeviceTestRecord:
             "format": 2,
             "rehearsal": config.getoption("rehearse"),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # commit of the tested wheel, if copied
+            "kit": os.environ.get("TRIGRAPH_KIT", ""),  # commit of the tested wheel, if known
             "environment": collect_environment(),
         }
 
@@ -131,7 +131,7 @@ class DeviceTestRecord:
 
     def write(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
-        whole = self.path.with_suffix(".part")  # the record is replaced atomically
+        whole = self.path.with_suffix(".part")  # then replaced atomically
         text = json.dumps({**summary, **self.kept, "tests": self.tests}, indent=1, default=repr)
         whole.write_text(text + "\n", encoding="utf-8")
         whole.replace(self.path)

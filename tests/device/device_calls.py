@@ -25,7 +25,7 @@ def run_python(*arguments, prefix=()):
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=end, check=False)
     except subprocess.TimeoutExpired:
-        time.sleep(60)  # until the deadline also ends this process
+        time.sleep(60)  # the deadline ends this process, too
         raise
     return done.returncode, done.stdout.decode(errors="replace")
 

@@ -26,7 +26,7 @@ SOME = (
     "gno_message_fwd",
 )
 ROUNDS = 20  # repetitions of the calls on streams and threads
-LARGE = 2**31  # arrays have more elements
+LARGE = 2**31  # the tested arrays have more elements
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 

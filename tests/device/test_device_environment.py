@@ -26,7 +26,7 @@ def compile_kernel(arguments):
         return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
     import cupy
 
-    launcher.AHEAD = False  # this process compiles only one instance
+    launcher.AHEAD = False  # compile only this instance
     function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}

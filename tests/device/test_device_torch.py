@@ -89,7 +89,7 @@ def test_half_precision(place, torch):
 @pytest.mark.parametrize("name", MODELS)
 def test_models(place, torch, name, dtype, record_property):
     """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU."""
-    pytest.importorskip("ase")  # finds neighbours on the CPU
+    pytest.importorskip("ase")  # for the neighbour search on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
     for device in ("cpu", list_torch_devices(place, torch)[0]):
         with torch.device(device):
@@ -131,7 +131,7 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
         fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
     finished = main.query()
     assert torch.equal(kept, right)
-    if finished:  # then the memory may be reused
+    if finished:  # the memory may have been reused
         pytest.skip("results are correct, but the device had finished before the next allocation")
     assert all(t.data_ptr() != address for t in fillers)
 
@@ -171,7 +171,7 @@ def test_reduce_overhead(torch, torch_cuda, attention_on_device):
     try:
         compiled = torch.compile(attend, mode="reduce-overhead")
         results = [compiled(x).clone() for _ in range(3)]
-    except Exception as error:  # torch's compiler needs a C compiler
+    except Exception as error:  # there may be no C compiler
         if "capture" in str(error):
             raise
         pytest.skip(repr(error))

@@ -26,7 +26,7 @@ def raise_key_error():
 
 
 MAPS = Path("/proc/self/maps")
-if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH does not remove it if ranks are killed
+if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH leaves shared memory behind if ranks are killed
     for shared in set(re.findall(r"/dev/shm/mpich_\S+", MAPS.read_text())):
         Path(shared).unlink()
 COMM.Barrier()

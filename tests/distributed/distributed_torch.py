@@ -80,7 +80,7 @@ def step_dimenet(comm):
 
 
 def dimenet_equals_one_process():
-    with set_chunk_size(50):  # more than one chunk
+    with set_chunk_size(50):  # splits sums into several chunks
         assert step_dimenet(MPI.COMM_WORLD) == step_dimenet(MPI.COMM_SELF)
 
 

@@ -49,7 +49,7 @@ CHECKS += OF_TORCH if find_spec("torch") else []
 def run_ranks(number, script, *arguments, timeout=500, threads="1"):
     """Run a script on some ranks; waiting ranks yield, because there may be fewer processors than ranks."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
-    with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files in this folder
+    with tempfile.TemporaryDirectory() as folder:  # for files that MPICH leaves behind
         variables = {
             "OMP_NUM_THREADS": threads,
             "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
@@ -106,7 +106,7 @@ def test_two_ranks_take_what_one_cannot():
     alone = run_ranks(1, "distributed_memory.py", str(edges), str(limit))
     assert alone.returncode != 0
     assert "MemoryError" in alone.stderr
-    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # one rank succeeds with twice the limit
+    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # one rank needs more than `limit`
         done = run_ranks(number, "distributed_memory.py", str(edges), str(bytes_of_each))
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == f"{edges} edges"

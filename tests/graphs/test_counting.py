@@ -193,5 +193,5 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     library = tmp_path / "libgraphs.so"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
     done = subprocess.run([sys.executable, "-c", RUN, library, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # otherwise no tests were run
-    assert (done.returncode != 0) == bool(wrong)  # nonzero after a failed test or a crash
+    assert done.returncode not in (2, 4, 5)  # pytest has run tests
+    assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes

@@ -158,7 +158,7 @@ def test_a_pickle_that_was_changed_is_refused(place, value, text):
     assert_raises(ValueError, f"EdgeGraph: {text}", function, src, dst, num_nodes, reverse_edge)
     text = "EdgeGraph: dst[0] is 1; expected 0 <= dst < num_nodes = 1"
     assert_raises(ValueError, text, function, src[:2], dst[:2], 1, None)
-    none = function(src[1:4], dst[1:4], num_nodes, None)  # parallel edges
+    none = function(src[1:4], dst[1:4], num_nodes, None)  # these edges are parallel
     assert none.reverse_edge is None
     assert function(src[2:4], dst[2:4], num_nodes, None).reverse_edge.tolist() == [1, 0]
 

@@ -105,7 +105,7 @@ def test_from_scipy_keeps_the_order_of_data(form, kind):
     assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (*matrix.shape, len(data))
     if form in ("coo", "csr", "csc"):
         assert len(data) == 40
-        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # the CSR order is different
+        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # `data` is not in CSR order
     x = np.random.default_rng(1).standard_normal((9, 2))
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], matrix @ x, rtol=1e-14, atol=1e-14)
     empty = CSC.from_scipy(type(matrix)((0, 3)))

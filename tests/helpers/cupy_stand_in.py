@@ -53,8 +53,8 @@ class Stream:
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
-        self.waited = 0  # all work launched before this time has finished
-        self.seen = {}  # other stream -> its work launched before this time is known to have finished
+        self.waited = 0  # time; all work launched before it has finished
+        self.seen = {}  # other stream -> time; its work launched before then is known to have finished
         self.captured = False
 
     @classmethod
@@ -101,7 +101,7 @@ state.stream = Stream(0)
 class TrackedMemory:
     """Memory shared by an array and its views; records its device, and the time and stream of its last write."""
 
-    mem = types.SimpleNamespace(ptr=None)  # an attribute of CuPy's memory objects
+    mem = types.SimpleNamespace(ptr=None)  # required, because CuPy's memory objects have it
 
     def __init__(self):
         self.device = state.device
@@ -177,7 +177,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array on a device."""
 
     def __init__(self, array, memory=None, memptr=None, strides=None):
-        if memptr is not None:  # called as CuPy's ndarray(shape, dtype, memptr, strides)
+        if memptr is not None:  # the arguments are (shape, dtype, memptr, strides), as in CuPy
             array, memory = memptr.array(array, memory, strides)
         self.array = array
         self.memory = memory or TrackedMemory()
@@ -353,7 +353,7 @@ def install_cupy(monkeypatch, cache):
     def make_array_function(name):
         def call_numpy(*args, **kwargs):
             state.launches += not name.startswith("empty")
-            numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised NaN would warn
+            numpy_name = "zeros" if name == "empty" and state.dry else name  # random NaN would warn
             return _to_device_array(
                 getattr(np, numpy_name)(*_to_numpy(args), **{n: _to_numpy(v) for n, v in kwargs.items()})
             )

@@ -74,7 +74,7 @@ def capture_graph(cuda_graph, pool=None):
         with OperationRecorder() as recorder:
             yield
         cuda_graph.calls = recorder.calls
-        for tensor, value in reversed(recorder.before):  # a capture does not execute operations
+        for tensor, value in reversed(recorder.before):  # undo the operations: a capture executes nothing
             tensor.detach().copy_(value)
     finally:
         state.capturing = False

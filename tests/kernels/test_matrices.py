@@ -94,7 +94,7 @@ def test_not_finite(tensor):
         ):
             assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
             assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()
-    for column in (6, 7):  # one lane computes both columns
+    for column in (6, 7):  # which one lane computes
         changed = right.copy()
         changed[20, column] = np.nan
         out = kernels.matmul(left, changed, out=np.zeros((128, 64), np.float32))

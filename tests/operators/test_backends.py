@@ -262,7 +262,7 @@ def test_no_module_imports_itself_through_others():
         named = [(n.module, f"{n.module}.{a.name}") for n in imports for a in n.names]
         graph[module] = {one if one in modules else package for package, one in named} - {"trigraph"}
     assert "trigraph.torch.plain" in graph["trigraph.torch.derivatives"]
-    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError if there is a cycle
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():
@@ -270,7 +270,7 @@ def test_the_reference_borrows_nothing_of_the_fast_path():
     used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
     for room in ("common", "reference", "fast"):
         here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]
-        files = {p.name for p in here} | {"bessel_zeros.inc"}  # written by the build
+        files = {p.name for p in here} | {"bessel_zeros.inc"}  # bessel_zeros.inc is generated
         modules = {m for p in here for m in re.findall(r"^module (\w+)$", p.read_text(), re.MULTILINE)}
         for path in (p for p in here if p.parent.name == room):
             for module, file in used.findall(path.read_text()):

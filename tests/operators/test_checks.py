@@ -568,7 +568,7 @@ def test_out_that_overlaps(op, field):
         before = memory.copy()
         text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected separate memory"
         assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
-        assert np.array_equal(memory, before)  # the refused call wrote nothing
+        assert np.array_equal(memory, before)  # the refused call has written nothing
 
 
 @pytest.mark.parametrize("op", SELECTIVE)

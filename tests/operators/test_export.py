@@ -356,8 +356,8 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", TESTS[test], __file__]
     done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
-    assert done.returncode not in (2, 4, 5)  # otherwise no tests were run
-    assert (done.returncode != 0) == bool(wrong)  # nonzero after a failed test or a crash
+    assert done.returncode not in (2, 4, 5)  # pytest has run tests
+    assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes
 
 
 # Procedures with graphs and optional arguments
@@ -660,7 +660,7 @@ def test_graphs_are_checked(fortran_library, index):
             )
     csc, edges, members = GRAPHS["csc"], GRAPHS["edge_graph"], GRAPHS["segments"]
     for expected, kind, arguments in (
-        ("first", "csc", change_one_argument(csc, 4, lambda a: a + 1)),  # 1-based
+        ("first", "csc", change_one_argument(csc, 4, lambda a: a + 1)),  # offsets that start at 1
         ("range", "csc", change_one_argument(csc, 5, lambda a: a + 1)),
         ("range", "csc", change_one_argument(csc, 6, lambda a: a + 1)),
         (

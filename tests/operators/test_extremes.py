@@ -277,7 +277,7 @@ def test_only_directions_matter(backend, dtype):
     cotangents = {f"gg_{name}": array for name, array in draw_arguments(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
     here = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
-    with np.errstate(over="ignore"):  # gradients are proportional to 1 / |vec|
+    with np.errstate(over="ignore"):  # gradients grow as 1 / |vec|
         rescaled = compute_all_orders(
             backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node"
         )

@@ -39,7 +39,7 @@ def test_wrapped_types(module):
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
-        if kinds:  # other functions do not belong to an operator
+        if kinds:  # others are not operators
             assert read_type_characters(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
             assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
@@ -63,7 +63,7 @@ def distinct_factors(array):
 
 def largest_exact_change(after, before):
     """Return the largest change of hi + lo, divided by the largest value if that exceeds one."""
-    changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # differences of nearby high parts are exact
+    changes = np.abs((after[0] - before[0]) + (after[1] - before[1]))  # the difference of nearby high parts is exact
     return np.max(changes, initial=0) / max(1, np.max(np.abs(before[0]), initial=0))
 
 

@@ -24,7 +24,7 @@ def test_layout(dtype):
     assert params.flags.c_contiguous
     assert params.flags.owndata
     expected = []
-    for name in ("U", "V"):  # column by column, each followed by its bias
+    for name in ("U", "V"):  # each matrix by columns, then its bias
         matrix, bias = arrays[name], arrays["b_" + name.lower()]
         expected += [matrix[row, column] for column in range(matrix.shape[1]) for row in range(matrix.shape[0])]
         expected += list(bias)

@@ -14,7 +14,7 @@ from trigraph import CSC, EdgeGraph, Segments
 from trigraph.table import DEFINITIONS
 from trigraph.verification.judged import compute_with_judge
 
-EPS = 8  # allowed error of chunked sums of any length, in machine epsilons
+EPS = 8  # maximum error of chunked sums of any length, in machine epsilons
 WIDTH = 3  # size of axes other than edges, nodes and similar entities
 
 
@@ -72,7 +72,7 @@ INTO_ONE, OUT_OF_ONE = {}, {"num_dst_nodes": 1}
 PAIR = {"num_positions": 2, "num_src_nodes": 2, "num_dst_nodes": 1, "num_edges": 2}
 EDGE = {"num_triplets": 1, "num_edges": 1}
 INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_outputs": 1}
-FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # sums into an atom over edges with several triplets
+FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # sums into an atom over edges with 50 triplets each
 HUB_GRAPHS = {
     None: HubGrowth(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
     "csc": HubGrowth(make_csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),

@@ -18,7 +18,7 @@ import trigraph
 from trigraph.fortran import memory
 from trigraph.fortran.memory import LEAST, Blocks
 
-LARGE = (LEAST // 4,)  # number of float32 elements of the smallest array whose memory is kept
+LARGE = (LEAST // 4,)  # shape of the smallest float32 array whose memory is kept
 
 
 def array_address(array: np.ndarray) -> int:
@@ -154,7 +154,7 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
         assert len({id(b[0]) for b in blocks.blocks}) == len(blocks.blocks)
         assert len(blocks.blocks) >= len(held)
         number = len(blocks.blocks)
-        held.clear()  # every block is free again
+        held.clear()  # free every block
         held.extend(blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(number))
         assert len(blocks.blocks) == number
     assert step > 100

@@ -84,7 +84,7 @@ def test_any_graph_in_any_layout(op):
         back = {a.name for a in op.arguments if a.given_back}
         moved = {n: LAYOUTS[layouts[n]](values[n]) for n in names if n not in back}
         plain = values | {n: np.ascontiguousarray(v) for n, v in moved.items()}
-        if back:  # None: the operator recomputes the results of fwd
+        if back:  # pass None, so that the operator recomputes the results of fwd
             plain |= dict.fromkeys(back)
         for backend in ("fortran", "pyref"):
             expected = compute_fields(op, plain, backend=backend)

@@ -31,7 +31,7 @@ from trigraph.table import NAMED, SYMBOLS
 PAGE = resource.getpagesize()
 HANG = 60  # time limit per operator in seconds; the dense sweep takes 20 times as long
 SENTINEL = 0xA5  # byte that fills `out` before a call
-MOST = 2**34  # bytes, enough for every call
+MOST = 2**34  # bytes that suffice for every call
 
 
 class SweepSettings(NamedTuple):
@@ -192,11 +192,11 @@ class RepeatedCall:
 
     def bisect_needed_memory(self) -> None:
         """Bisect the memory that the call needs to one page, so that even small allocations fail once."""
-        if self.sweep.teams:  # from 0 to more than all thread stacks and heaps
+        if self.sweep.teams:  # budgets up to more than all stacks and heaps
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.call_with_budget(budget)
             return
-        refused, need = 0, PAGE  # budgets are whole pages
+        refused, need = 0, PAGE  # the budget is always a multiple of PAGE
         while not self.call_with_budget(need):
             refused, need = need, 4 * need
             if need > MOST:

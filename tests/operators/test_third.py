@@ -14,14 +14,14 @@ from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.variants import list_variants
 
 EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
-OWN = [  # third derivatives and the backends that implement them
+OWN = [  # third derivatives, and backends that implement them
     pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
     for op in THIRD.values()
     for backend, (_, arrays) in BACKENDS.items()
     if arrays == "numpy" and third_is_native(backend, op.name)
 ]
 STEP = 2.0**-32
-GROWTH = 2.0**7  # of scales, per derivative order; saturated attention multiplies weights by 2^6
+GROWTH = 2.0**7  # of scales from order to order; saturated attention multiplies weights by 2^6
 
 
 def yield_third_order_calls(op, dtype):

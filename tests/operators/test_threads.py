@@ -61,7 +61,7 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_calls_from_several_threads_at_once(backend):
-    size = draw_large_arguments if backend == "fortran" else draw_operator_arguments  # other backends have no chunks
+    size = draw_large_arguments if backend == "fortran" else draw_operator_arguments  # only "fortran" uses chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
     expected = [compute_fields(op, values, backend=backend) for op, values in jobs]

@@ -32,7 +32,7 @@ def make_dimenet():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
-        for parameter in model.parameters():  # the last layer is initially zero
+        for parameter in model.parameters():  # no layer stays zero
             parameter.data += 0.1 * torch.randn_like(parameter)
     return model.requires_grad_(False)
 
@@ -57,7 +57,7 @@ def test_derivatives(seeds):
         check_derivatives(attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
         for function, order in (
             ((compute_energy, 2 if seed else 3), (compute_forces, 2)) if seeds > 1 else ()
-        ):  # slow functions
+        ):  # these functions are slow
             check_derivatives(function, draw_positions(seed), framework="torch", order=order, seed=seed)
 
 

@@ -54,14 +54,14 @@ def blocks(page, language):
 def shell(commands, cwd):
     """Run shell commands with this environment's programs on PATH; return their output."""
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # which pytest-xdist sets
+    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # set by pytest-xdist
     return run_command("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
 def test_files_that_are_named_exist():
     """Paths of files in the checkout that are named in pages, commands, workflows or noxfile.py exist."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
-    written = set((ROOT / ".gitignore").read_text().splitlines())  # generated files
+    written = set((ROOT / ".gitignore").read_text().splitlines())  # names generated files
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]

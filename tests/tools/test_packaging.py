@@ -96,7 +96,7 @@ def test_a_release_is_told_alike_everywhere():
 
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
     assert recipe["context"]["version"] == version == slopecheck.__version__
-    assert 'dynamic = ["version"]' in text  # defined in meson.build
+    assert 'dynamic = ["version"]' in text  # the version is defined in meson.build
     for table, section in (("dependencies", "run"), ("requires", "host")):
         needed = re.findall(r'"([^"]+)"', re.search(rf"^{table} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1])
         named = {word.replace(" ", "").replace("-base", "") for word in recipe["requirements"][section]}

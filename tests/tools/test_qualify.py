@@ -177,7 +177,7 @@ def test_the_status_tells_what_was_checked(verify, other, status):
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
     assert summary.VERDICTS[summary.summarise(record)["verdict"]] == status
-    if status == 0:  # but only in part if `--stage` excluded stages
+    if status == 0:  # "in part" if `--stage` excluded stages
         left = summary.summarise(record | {"left_out": ["sanitizer"]})
         assert (left["verdict"], left["left_out"][0][0]) == ("passed in part", "sanitizer")
 
@@ -361,7 +361,7 @@ def test_kit(tmp_path):
         tar.extractall(tmp_path, filter="data")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip treats PYTHONPATH as installed
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip would use PYTHONPATH
     subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], env=alone, check=True)
     script = tmp_path / "qualify-kit" / "qualify.sh"
     (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
@@ -373,7 +373,7 @@ def test_kit(tmp_path):
     rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
     ran = subprocess.run(rehearse, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     passed = "**passed in part** on rehearsal on gpu-host" in ran.stdout
-    assert (passed, ran.returncode) == (True, 3), ran.stdout + ran.stderr  # in part: compute-sanitizer is missing
+    assert (passed, ran.returncode) == (True, 3), ran.stdout + ran.stderr  # compute-sanitizer is missing
 
 
 def test_the_gather_that_sets_the_ceiling_compiles():

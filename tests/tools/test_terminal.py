@@ -69,7 +69,7 @@ def unwritable(kind):
     os.close(reader)
     with open("/dev/full" if kind == "disk" else writer, "w", encoding="utf-8") as stream:
         yield stream
-        stream.flush()  # fails here, not when the interpreter exits
+        stream.flush()  # raises the error here, not at exit
 
 
 def end(words):
@@ -96,7 +96,7 @@ def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, 
         assert end([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
-    assert errors.count("\n") == bool(line) + bool(report)  # verify also prints progress
+    assert errors.count("\n") == bool(line) + bool(report)  # verify prints one more line
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 

@@ -52,7 +52,7 @@ def test_bits_of_the_host():
         refused, total = search.search()[0].tolist()
         assert (refused, total) == (0, needed.edges)
         assert memory(padding) == expected
-        if total > 1 and seed % 4 == 2:  # if edges do not fit, only ghost atoms remain
+        if total > 1 and seed % 4 == 2:  # the edges do not fit, so only ghost atoms remain
             padding.capacity = capacity._replace(edges=total - 1)
             assert search.load(z, pos, of_atom, cells, flags)
             assert search.search()[0].tolist() == [1, total]
@@ -98,7 +98,7 @@ def test_steps_of_the_same_atoms(searched):
         got = same(captured, exact, z, pos, None, cell)
         for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
             assert step == 0 or torch.equal(a, b)
-    assert calls.count(len(z)) == 2 + 8 + 8  # `captured`, `exact`, and the new potentials
+    assert calls.count(len(z)) == 2 + 8 + 8  # by `captured`, `exact`, and new potentials
     assert len(captured.capacities) == 1
     calls.clear()
 
@@ -122,7 +122,7 @@ def test_steps_of_the_same_atoms(searched):
     tight = 0.6 * cell  # more edges than fit in the capacity
     assert [count(z, 0.6 * pos, cell=tight) for _ in range(3)] == [1, 0, 0]
     assert captured.capacities[-1].edges > before.edges
-    assert [count(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [0, 1, 0]  # chooses a smaller capacity
+    assert [count(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [0, 1, 0]  # selects a smaller capacity
     assert captured.capacities[-1] == before
     # After a change of the model, the host searches again.
     model.cutoff = exact.cutoff = 3.1

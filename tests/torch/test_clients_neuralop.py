@@ -30,7 +30,7 @@ def theirs(monkeypatch):
     for module in modules:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     yield SimpleNamespace(**dict(zip(MODULES, modules, strict=True)))
-    torch.set_default_dtype(torch.float32)  # changed because neuralop's sums have the default dtype
+    torch.set_default_dtype(torch.float32)  # neuralop's sums have the default dtype, so tests change it
 
 
 def drawn(*shape, dtype=torch.float64, seed=0):

@@ -24,7 +24,7 @@ from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_t
 
 from trigraph.torch import pyg as both  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about PyG's sparse matrices
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about sparse matrices
 
 close = functools.partial(layers_close, eps=64 * 2**-53)  # sums of about ten terms of order 1 in different orders
 
@@ -362,7 +362,7 @@ def test_layers_whose_state_is_not_known_compute_as_before(state):
             (left,) = convert(other).left
             assert words in left.note
             assert type(other) is pyg.GATConv
-        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # as in `close`, but for float32
+        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # the tolerance of `close` for float32
 
 
 def test_ordinary_state_is_converted():

@@ -99,7 +99,7 @@ def read_state(lmp):
     (a, b, c), pbc = np.subtract(high, low), np.array(periodic, bool)
     x, cell = (convert(v, "distance", units, "metal") for v in (x, np.array([[a, 0, 0], [xy, b, 0], [xz, yz, c]])))
     atoms = Atoms(np.array(SYMBOLS)[types - 1], x, cell=cell, pbc=pbc)
-    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # energy / volume
+    pressure = lmp.numpy.extract_compute("virial", 0, 1) / lmp.extract_global("nktv2p")  # in energy / volume units
     stress = -pressure * convert(1, "energy", units, "metal") / convert(1, "distance", units, "metal") ** 3
     energies = lmp.numpy.extract_compute("each", 1, 1)[order]
     energies, energy = (convert(v, "energy", units, "metal") for v in (energies, lmp.get_thermo("pe")))
@@ -191,7 +191,7 @@ def test_minimum_is_that_of_ase(script):
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # quadratic in the force
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # O(force squared)
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()
@@ -326,7 +326,7 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
         for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
             lmp.command(f"neigh_modify exclude group {group} {group}")
         lmp.command("run 6")
-        length = lmp.extract_fix("mc", 0, 3)  # attempts and successes, or an estimate
+        length = lmp.extract_fix("mc", 0, 3)  # the entries are attempts and successes, or an estimate
         vector = [lmp.extract_fix("mc", 0, 1, i) for i in range(length)]
         results.append([*vector, lmp.get_natoms(), lmp.get_thermo("pe")])
         lmp.close()

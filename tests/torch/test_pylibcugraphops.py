@@ -31,7 +31,7 @@ def layers():
     """Return PyG's CuGraph layers, unmodified except that they accept CPU tensors."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
-        del sys.modules[name]  # import the layers again, with pylibcugraphops
+        del sys.modules[name]  # so that they are imported again, with pylibcugraphops
     package = importlib.import_module(CUGRAPH)
     base = sys.modules[f"{CUGRAPH}.base"]
     source = textwrap.dedent(inspect.getsource(base.CuGraphModule.get_cugraph))

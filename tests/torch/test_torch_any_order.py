@@ -29,7 +29,7 @@ CALLS = [
 # Central differences with step 2^-13 in float64. The truncation error is 1.5e-8 times a derivative two orders higher,
 # which is up to 1e3 times as large; the rounding error is 2^-40 times the terms of the sum, up to 1e4 times the result.
 STEP, BOUND = 2.0**-13, 1e-5
-WIDE = 16.0  # results (up to 1e2) are divided by WIDE in a sine, so that derivatives do not grow with the order
+WIDE = 16.0  # results y (up to 1e2) enter as sin(y / WIDE), so that derivatives do not grow with the order
 
 
 def arguments(name, setting):
@@ -51,7 +51,7 @@ def value(name, tensors, keywords, order, directions):
         (WIDE * torch.sin(t / WIDE) * torch.randn(t.shape, generator=generator, dtype=t.dtype)).sum() for t in outputs
     )
     for k in range(order):
-        if not number.requires_grad:  # a polynomial of degree below `order`
+        if not number.requires_grad:  # the function is a polynomial of lower degree
             return number.new_zeros(())
         inputs = list(tensors.values())
         grads = torch.autograd.grad(number, inputs, create_graph=True, allow_unused=True, materialize_grads=True)
@@ -68,7 +68,7 @@ def test_plain_forms_have_the_values_of_the_operators(spec):
         case = build_case(spec, variant, "float64", 0)
         for exclude in (None, "node", "edge") if spec.name == "agg_edge_to_edge" else (...,):
             if exclude == "edge" and case.values["graph"].max_parallel_edges > 1:
-                continue  # reverse edges are ambiguous
+                continue  # the reverse of an edge is ambiguous
             values = case.arguments(op) | ({} if exclude is ... else {"exclude": exclude})
             expected = name_fields_of_result(op, FUNCTIONS[op.name](**values))
             inputs = {a.name: None if values[a.name] is None else torch.tensor(values[a.name]) for a in spec.inputs}
@@ -156,7 +156,7 @@ def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
     inputs = [t.requires_grad_() for t in tensors.values()]
     second = value(name, tensors, keywords, 2, directions)
-    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # uses torch.func.vjp
+    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # computed by torch.func.vjp
     monkeypatch.delattr(torch.func, "vjp")
     assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
 

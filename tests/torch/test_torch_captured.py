@@ -87,7 +87,7 @@ def check_graphs(neighbors):
         x = np.random.default_rng(0).standard_normal((got.num_src_nodes, 3))
         keywords = {"edge_weight": None, "backend": "gpu-host"}
         sums = [trigraph.agg_weighted_n2n_fwd(x, graph=g, **keywords).output_embedding for g in (got, one)]
-        assert sums[0].tobytes() == sums[1].tobytes()  # although the number of long rows is unknown
+        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are found even if their number is unknown
         back = [
             trigraph.agg_weighted_n2n_bwd(s, x, graph=g, wrt=["embedding"], **keywords)
             for s, g in zip(sums, (got, one), strict=True)
@@ -164,7 +164,7 @@ def test_replays(graphs):
     for seed, names in enumerate((*calls, *calls[:2])):
         z, pos, batch = molecules(*names, "N2", seed=seed)
         neighbors = model.neighbors(pos, batch)
-        for _ in range(2):  # reuses the neighbours, as with a skin
+        for _ in range(2):  # reuse the neighbours, as with a skin
             pos = pos + 0.01
             vector = torch.randn_like(pos)
             expected = model.energy_forces_stress(z, pos, neighbors=neighbors)
@@ -175,7 +175,7 @@ def test_replays(graphs):
         with torch.no_grad():
             for p in model.parameters():
                 p.mul_(1.01)
-        if seed == 4:  # changes a parameter's address
+        if seed == 4:  # change a parameter's address
             model.emb.lin.weight = torch.nn.Parameter(model.emb.lin.weight * 2)
         if seed == 6:
             model.emb.lin.weight.data = model.emb.lin.weight.data + 1
@@ -194,7 +194,7 @@ def test_replays(graphs):
     if graphs is None:
         return
     assert sum(g.replays for g in graphs) > len(graphs)
-    assert made[:4] == [2, 2, 4, 6]  # two more for another mode, and for a larger capacity
+    assert made[:4] == [2, 2, 4, 6]  # two more for each new mode or capacity
     own = compile_potential(model, capture=True, static_results=True)
     results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
     assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()
@@ -310,7 +310,7 @@ def test_what_cannot_be_captured(monkeypatch):
         close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
-        model.wrong = wrong  # is noticed, so the call is captured again
+        model.wrong = wrong  # the change is noticed: the call is captured again
         captured.energy_forces_stress(z, pos, batch)
         with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)

@@ -33,7 +33,7 @@ pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
 LAYERS = {"num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1, "num_blocks": 1, "out_channels": 1}
 FIELDS = {name: [f.name for f in op.fields] for name, op in NAMED.items()}
-ROUNDING = 1000 * torch.finfo(torch.float64).eps  # for sums over edges and channels
+ROUNDING = 1000 * torch.finfo(torch.float64).eps  # tolerance for sums over edges and channels
 
 
 def potential(**sizes):
@@ -190,7 +190,7 @@ def test_gradients_of_parameters_that_nobody_asks_for():
     )
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
-    for name, number in fields.items():  # all fields but the last: weights or freq
+    for name, number in fields.items():  # all fields except the last (weights or freq)
         wanted = asked[name]
         assert wanted == (2**number - 1 if isinstance(wanted, int) else ",".join(FIELDS[name][:number]))
 
@@ -247,7 +247,7 @@ def test_what_tracing_loses_is_noticed():
             return super().atoms_of_vectors(z, vec.detach() + vec, neighbors)
 
     z, pos, batch = structures((5, 6))
-    pos.requires_grad_()  # only position gradients differ
+    pos.requires_grad_()  # only gradients with respect to positions differ
     with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
         tt.compile_potential(Detached(), backend="eager").energy_forces_stress(z, pos, batch, create_graph=True)
 
@@ -313,9 +313,9 @@ def test_derivatives_of_sums_are_selections():
     before = program(key.state, *example)
     rewrite_sums(program, find_targets(program, key.state, example))
     targets = [node.target for node in program.graph.nodes]
-    number = 1 + len(model.output_blocks)  # into structures, and into atoms in each block
+    number = 1 + len(model.output_blocks)  # sums into structures, and into atoms in each block
     assert targets.count(sums) == targets.count(select_rows) == number
-    assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from edges to positions
+    assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from forces on edges to atoms
     after = program(key.state, *example)
     for got, right in zip(after, before, strict=True):
         assert (got is None and right is None) or torch.equal(got, right)
@@ -375,7 +375,7 @@ COMPARED = {
 NO_NEW_PROGRAM = {
     "attribute again": lambda model: setattr(model, "scale", float("1.0")),
     "list again": lambda model: model.held.update(list=[1.0]),
-    "set again": lambda model: model.held.update(set={8, 0}),  # in another order
+    "set again": lambda model: model.held.update(set={8, 0}),  # the same set in another order
     "values": lambda model: model.first.load_state_dict({n: -2 * t for n, t in model.first.state_dict().items()}),
     "another parameter": lambda model: setattr(model.last, "bias", torch.nn.Parameter(model.last.bias.detach() + 1.0)),
 }

@@ -65,7 +65,7 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     device.allocated.clear()
     with cupy_stand_in.capture_stream():
         fields = ran(op, values)
-    assert all(t.untyped_storage().resizable() for t in fields.values())  # resizable: allocated by torch
+    assert all(t.untyped_storage().resizable() for t in fields.values())  # allocated by torch
     assert len(device.allocated) <= 1
     for field, array in expected.items():
         assert (array is None) == (fields[field].numel() == 0)
@@ -131,7 +131,7 @@ def test_operations_of_a_step():
     }
     cupy_stand_in.state.dry = True
     for step in steps.values():
-        step()  # initialisation
+        step()  # the first call initialises
     counts = {}
     for name, step in steps.items():
         before = cupy_stand_in.state.launches

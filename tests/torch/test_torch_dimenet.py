@@ -33,7 +33,7 @@ SMALL = {
 def make_model(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(**(SIZES | sizes))
-    with torch.no_grad():  # makes biases nonzero
+    with torch.no_grad():  # make biases nonzero
         for p in model.parameters():
             p += 0.05 * torch.randn_like(p)
     return model.to(dtype)
@@ -555,7 +555,7 @@ def test_layers_alone():
 
 # Training: data-parallel ranks, averaged weights, mixed precision, functional calls.
 
-NUMBERS = (5, 6, 4, 7)  # atoms in each of four structures
+NUMBERS = (5, 6, 4, 7)  # numbers of atoms in four structures
 
 
 def select_structures(chosen):
@@ -582,7 +582,7 @@ def test_averaged_weights():
     model, (z, pos) = make_model(**SMALL), cluster(5)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
     average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
-    average.update_parameters(model)  # the first update copies
+    average.update_parameters(model)  # the first update copies the weights
     with torch.no_grad():
         for parameter, between in zip(model.parameters(), halfway.parameters(), strict=True):
             parameter += 0.25

@@ -166,7 +166,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
     (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, graph(), op).output_embedding.relu().sum(), x)
     result = tt.agg_weighted_n2n(x, None, graph(), op).output_embedding
     result.relu_()
-    if op == "mean":  # its derivative uses the saved output
+    if op == "mean":  # the derivative of a mean uses the saved output
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
     else:
@@ -259,7 +259,7 @@ def test_basis_embedding_chooses_its_form():
     assert torch.equal(tt.basis_embedding(rad, weight[:, 0].T), tt.basis_embedding_radial(rad, weight[:, 0].T))
     assert torch.equal(tt.basis_embedding(rad, weight), tt.basis_embedding_spherical(rad, weight))
     expected = tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4))
-    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # an index tensor in place of Segments
+    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # index tensor for Segments
     with pytest.raises(ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expect"):
         tt.basis_embedding_triplets(rad[:3], weight, sph, index)
     with pytest.raises(TypeError, match="basis_embedding: triplets is None, but sph_basis is given; expected both"):
@@ -347,7 +347,7 @@ def test_graphs_in_checkpoints(name, tmp_path):
 
 
 @pytest.mark.parametrize("load_in_inference_mode", [False, True])
-@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # of indices, src, index
+@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # indices, src, index
 def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_inference_mode, tmp_path):
     """Loading a graph with indices out of range raises an error, since kernels would read out of bounds."""
     apart = tt.GraphTensors.of(GRAPHS[name]())

@@ -36,7 +36,7 @@ def dual(f, x, u):
 def reverse(f, x, u, create_graph=True):
     x = x if x.requires_grad else x.detach().requires_grad_()
     y = f(x)
-    if not y.requires_grad:  # the derivative of a constant
+    if not y.requires_grad:  # y does not depend on x
         return torch.zeros_like(y)
     options = {"create_graph": create_graph, "allow_unused": True, "materialize_grads": True}
     return (torch.autograd.grad(y, x, **options)[0] * u).sum()
@@ -84,7 +84,7 @@ def computes(modes, depends):
         return (x * torch.exp(-x)).sin().sum()
 
     if any(m == "last grad" and REVERSE & {*modes[k + 1 :]} for k, m in enumerate(modes)):
-        return False  # nothing was recorded
+        return False  # the outer mode has nothing recorded to differentiate
     x = torch.tensor([0.3, 0.7], dtype=torch.float64)
     try:
         return torch.allclose(nest(own, x, modes, depends), nest(own, x, ["grad"] * len(modes), depends), rtol=1e-9)

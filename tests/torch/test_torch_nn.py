@@ -25,7 +25,7 @@ from trigraph.torch.layers.edges import build_graph  # noqa: E402
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
 
-EPS = 1e-12  # float64 sums of some hundred terms of order 1
+EPS = 1e-12  # tolerance for float64 sums of some hundred terms of order 1
 NODES, EDGES = 9, 40
 
 
@@ -97,7 +97,7 @@ def test_gat_is_pygs(options):
     for got in (fused, out):
         close(got, expected)
         close_all(gradients(ours, got, *inputs), expected_grads)
-    if options.get("bias") is False:  # attention weights have gradients, too
+    if options.get("bias") is False:  # also check gradients of attention weights
         close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
 
 
@@ -565,7 +565,7 @@ def test_bad_settings(call, text):
 def test_models_pickled_by_the_former_names_of_their_modules(tmp_path):
     """Pickles that use the former module names of layers and potentials can be loaded in a new process."""
     models = [make() for make, _ in LAYERS.values()] + [nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)]
-    text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # stores names as text
+    text = pickle.dumps([*models, compile_potential(models[-1])], protocol=0)  # protocol 0 stores names as text
     former = re.sub(rb"trigraph\.torch\.(layers|potentials)\.", b"trigraph.torch.nn.", text)
     assert former.count(b"trigraph.torch.nn.") >= len(models)
     (tmp_path / "models").write_bytes(former)

@@ -210,7 +210,7 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
             kept.append(CSC.from_edge_index(edge_index, 4))
         return function(x, kept[0])
 
-    for first_used_inside in (lambda x: function(x, cold), keeping):  # and then used in another transform
+    for first_used_inside in (lambda x: function(x, cold), keeping):  # then used in another transform
         assert torch.equal(
             torch.func.hessian(first_used_inside)(x), torch.func.hessian(lambda x: function(x, graph))(x)
         )

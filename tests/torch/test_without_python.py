@@ -297,7 +297,7 @@ def run(plugin, packages, tmp_path):
 
 def crystal(repeat, tilt=0.0):
     atoms = bulk("Cu", cubic=True).repeat(repeat)
-    atoms.symbols[::3] = "C"  # so that some elements do not occur
+    atoms.symbols[::3] = "C"  # H and O do not occur
     atoms.set_cell(atoms.cell + tilt * np.array([[0, 0, 0], [1, 0, 0], [-0.6, 0.4, 0]]), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
     atoms.positions += 0.9  # away from the box boundaries
@@ -325,7 +325,7 @@ def test_lammps_is_ase(tilt, run):
         assert np.abs(got[:, 4] - energies).max() <= 1e-12 * np.abs(energies).max()
         assert thermo[0, 1] == pytest.approx(energy[0], rel=1e-12)
         pressure = -stress[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar
-        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # rounded units in LAMMPS
+        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # LAMMPS rounds units
         assert np.abs(got[:, 5:] - virials).max() <= 1e-6 * np.abs(virials).max()
         total = got[:, 5:].sum(axis=0) + thermo[0, 4:] * atoms.get_volume()
         assert np.abs(total).max() <= 1e-12 * np.abs(got[:, 5:]).sum()

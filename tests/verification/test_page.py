@@ -39,7 +39,7 @@ def test_pictures_without_data_are_removed(tmp_path, environment):
     write_report(tmp_path, assemble_report(checks, environment), checks)
     files = {"report.json", "report.html", "agreement.png"}
     assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
-    fewer = checks[:2]  # without differences, so that this picture is removed
+    fewer = checks[:2]  # the removed checks are the only ones with differences
     write_report(tmp_path, assemble_report(fewer, environment), fewer)
     assert {p.name for p in tmp_path.iterdir()} == files
 
@@ -66,7 +66,7 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
 
 
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
-    checks = invent_checks()[:2]  # one picture
+    checks = invent_checks()[:2]  # produces one picture
     write_report(tmp_path, assemble_report(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]

@@ -23,7 +23,7 @@ from trigraph.verification.properties import list_other_levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # graphless variants whose calls are varied
+VARIANTS = ("regular", "second sizes", "one channel")  # those of graphless operators
 WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 

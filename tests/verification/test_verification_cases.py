@@ -38,7 +38,7 @@ def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
         words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
         kept = [v for v in cases.list_variants(definition, parse_restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
-        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # GAT cases may differ only in a numeric attribute
+        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # where settings may differ only in a number
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -88,9 +88,9 @@ def test_a_graph_has_everything_that_is_awkward():
     pairs = np.stack([graph.indices, destinations])
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
-    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # unsorted sources within a row
+    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # some row has unsorted sources
     assert find_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
-    assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
+    assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # more than one tile
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
@@ -207,7 +207,7 @@ def test_the_rule_counts_epsilons_of_the_scale():
         got = np.array([1, 1 + 3 * eps], dtype)
         assert compute_scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
         assert compute_scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
-    lo = np.array([[1.0], [1e-17], [1.0]])  # the low part of the judge's value is included
+    lo = np.array([[1.0], [1e-17], [1.0]])  # the judge's value is high + low
     assert compute_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
@@ -277,7 +277,7 @@ def naive(features, kernel, graph, f_in, f_out):
     """Add partial sums of 32 edges one by one, which exceeds an error of 8 eps for more than a thousand edges."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
-    for i in range(2):  # the hub and another node
+    for i in range(2):  # the hub, and one more node
         start, stop = graph.offsets[i], graph.offsets[i + 1]
         for first in range(start, stop, 32):
             out[i] += np.add.reduce(terms[first : min(first + 32, stop)], axis=0, dtype=kernel.dtype)

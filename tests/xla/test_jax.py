@@ -216,7 +216,7 @@ def test_transforms(small):
     energy = lambda x, w, g: (f(x, w, g) ** 3).sum()  # noqa: E731
     gradient = jax.grad(energy)
     expected = gradient(x, w, graph)
-    equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # the graph is an argument
+    equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # with the graph as an argument
     equal({"": jax.grad(jax.checkpoint(energy))(x, w, graph)}, {"": expected})
     batch = jnp.stack([x, 2 * x, x - 1])
     equal({"": jax.vmap(gradient, (0, None, None))(batch, w, graph)[2]}, {"": gradient(x - 1, w, graph)})
@@ -279,7 +279,7 @@ def test_transforms_inside_shard_map(small, mesh):
         return jax.checkpoint(lambda x: f(x, w, graph))(x)
 
     cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
-    for case, check in [*cases, (scanned, False), (mapped, False)]:  # check_vma=False changes inner gradients
+    for case, check in [*cases, (scanned, False), (mapped, False)]:  # also with check_vma=False
 
         def of_device(f, x, w, case=case):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
@@ -332,7 +332,7 @@ def test_graphs_are_pytrees(small):
     assert isinstance(again, CSC)
     assert (again.num_edges, again.num_dst_nodes) == (15, 6)
     equal({"": f(x, w, again)}, {"": f(x, w)})
-    assert jax.tree.structure(again) == structure  # avoids recompilation
+    assert jax.tree.structure(again) == structure  # so that JAX does not recompile
     of_jax = CSC(jnp.asarray(graph.offsets), jnp.asarray(graph.indices), 6, jnp.asarray(graph.edge_ids))
     equal({"": f(x, w, of_jax)}, {"": f(x, w)})
     with pytest.raises(TypeError, match=r"^CSC: offsets is traced by JAX; expected .* outside of jit"):

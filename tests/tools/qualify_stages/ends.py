@@ -29,7 +29,7 @@ def run(part, place, notes):
         os._exit(3)
     if part == "bad":
         notes.add(part, False, "two is not three", number=2)
-    if part == "hangs":  # and starts a child process that hangs, too
+    if part == "hangs":  # the child process hangs, too
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         notes.add("child", None, child=child.pid)
