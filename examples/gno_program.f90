@@ -1,6 +1,6 @@
 !> Compute messages of a graph neural operator and their gradient from Fortran, and check the gradient in real128.
 !!
-!! The last dimension of an array counts nodes or edges, and nodes are numbered from 0. docs/fortran.md explains the build.
+!! The last dimension of arrays is nodes or edges, and nodes are numbered from 0. docs/fortran.md explains the build.
 program gno_program
     use trigraph_kinds, only: dp, qp, i32
     use trigraph_graphs, only: csc_i32, make_csc
@@ -29,7 +29,7 @@ program gno_program
     call random_number(direction)
     params = params - 0.5_dp
 
-    ! Compute the gradient of E = sum(message**2)/2 in the coordinates only: derivatives without an argument are skipped.
+    ! Compute the gradient of E = sum(message**2)/2 with respect to coords only: absent arguments are not computed.
     call gno_message_fwd(graph, features, coords, params, f_in, f_out, message, status)
     if (status == 0) call gno_message_bwd(graph, message, features, coords, params, f_in, f_out, status, out_coords=grad_coords)
     if (status /= 0) error stop 'a shape is wrong, or memory was refused'
@@ -44,7 +44,7 @@ program gno_program
 
 contains
 
-    !> Return E at coords + t direction, computed by the reference in real128.
+    !> Return E at coords + t*direction, computed by the reference in real128.
     function energy(t) result(e)
         real(qp), intent(in) :: t
         real(qp) :: e

@@ -85,7 +85,7 @@ def emt_hessian_column(atoms, direction, step=0.01):
 
 
 def unit_displacement(atoms, atom, axis):
-    """Return the displacement of one atom along one axis."""
+    """Return a unit displacement of one atom along one axis."""
     direction = np.zeros((len(atoms), 3))
     direction[atom, axis] = 1.0
     return direction
@@ -108,7 +108,7 @@ def compute_column_loss(batch):
 
 
 def train_model(steps, rate, weight):
-    """Train on forces of clusters and, if `weight` is not zero, on columns of Hessians of crystals."""
+    """Train on the forces of clusters and, if `weight` is not zero, on Hessian columns of crystals."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):

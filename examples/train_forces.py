@@ -84,7 +84,7 @@ train, held_out = batches[: first // BATCH], batches[first // BATCH :]
 
 
 def compute_energies_and_forces(batch, create_graph=False):
-    """Return energies per atom and forces of the model."""
+    """Return the model's energies per atom and forces."""
     z, pos, cell, neighbors, size, *_ = batch
     computed = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph)
     return computed.energy / size, computed.forces

@@ -1,4 +1,4 @@
-"""Fixtures for all tests."""
+"""Fixtures shared by all tests."""
 
 import os
 

@@ -20,7 +20,7 @@ GOOD = {
 NAMES = [(build, name) for build, arguments in GOOD.items() for name in arguments]
 ARRAYS = [(build, name) for build, name in NAMES if isinstance(GOOD[build][name], np.ndarray)]
 COUNTS = [pair for pair in NAMES if pair not in ARRAYS]
-# The array that determines the dtype of the others.
+# Constructor -> the array that determines the required dtype of the other arrays.
 FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
 
 

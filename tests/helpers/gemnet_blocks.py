@@ -88,7 +88,7 @@ class NeighborStructure:
         return edges if name == "main" else edges[:, np.lexsort(edges)]
 
     def index_lists(self):
-        """Return the index arrays that interaction blocks take as arguments."""
+        """Return the index arrays that are passed to interaction blocks."""
         main, qint, aeaint, aint = (self.directed_edges(name) for name in ("main", "qint", "aeaint", "aint"))
         half = self.pairs["main"].shape[1]
         return {

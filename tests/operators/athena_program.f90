@@ -1,7 +1,7 @@
 !> A program that calls trigraph_athena with athena's arguments.
 !!
-!! The program reads a case from the file named by its first argument, and writes the results to the file named by its
-!! second argument. In a case, the shape of an array precedes its elements.
+!! The program reads a case from the file named by its first argument, in which the shape of each array precedes its
+!! elements, and writes the results to the file named by its second argument.
 program athena_program
     use, intrinsic :: iso_fortran_env, only: real32
     use trigraph_athena, only: gno_kernel_eval, get_partial_gno_kernel_coords_val, get_partial_gno_kernel_params_val, &
@@ -54,8 +54,8 @@ contains
         read (file) array
     end subroutine read_reals
 
-    !> Return the results of trigraph_athena, one after another. Like athena's derivatives, the procedure is pure and passes
-    !! gradients with one more column than their operands, which becomes 0 or is not read.
+    !> Return the concatenated results of all trigraph_athena procedures. As in athena, this procedure is pure, and gradient
+    !! arrays have one more column than their operands; the last column is set to 0 in results and ignored in arguments.
     pure subroutine ours(values)
         real(real32), allocatable, intent(out) :: values(:)
         real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2)) :: kernel
@@ -105,7 +105,7 @@ contains
             & narrow(grad_kernels), message, narrow(bwd_features), narrow(bwd_coords), narrow(bwd_params)]
     end subroutine ours
 
-    !> Return all columns but the last.
+    !> Return all columns except the last.
     pure function narrow(array) result(columns)
         real(real32), intent(in) :: array(:, :)
         real(real32) :: columns(size(array, 1), size(array, 2) - 1)

@@ -52,7 +52,7 @@ class PaddedCase:
 
 
 def convert_to_tensors(value):
-    """Convert NumPy arrays to tensors, also in mappings and sequences."""
+    """Convert NumPy arrays to tensors, also within dicts, lists and tuples."""
     if isinstance(value, dict):
         return {n: convert_to_tensors(v) for n, v in value.items()}
     if isinstance(value, (list, tuple)):

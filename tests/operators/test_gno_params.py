@@ -1,4 +1,4 @@
-"""Packing of the kernel network's parameters: U | b_u | V | b_v, each block column-major, f_out the fast index of V."""
+"""Tests of packed kernel parameters: U | b_u | V | b_v, each block column-major, with f_out as the fast index of V."""
 
 import numpy as np
 import pytest

@@ -80,7 +80,7 @@ def use_lists(model):
 
 
 def second_derivatives(model, x, lists):
-    """Return gradients of a function of gradients, as in training with forces."""
+    """Return gradients of a function of gradients, as in training on forces."""
     h, m = model(x, lists)
     first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
     wanted = leaves(model, x)

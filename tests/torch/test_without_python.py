@@ -375,7 +375,7 @@ def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_lammps_refusals(run, tmp_path):
-    """Errors stop the run with a message."""
+    """Errors stop a LAMMPS run with a message."""
     atoms, package = crystal((4, 4, 4)), "pairs"
     for lines, message, keywords in (
         (
@@ -399,7 +399,7 @@ def test_lammps_refusals(run, tmp_path):
 
 @pytest.mark.slow
 def test_lammps_interrupt(run, tmp_path):
-    """Ctrl-C stops a run with a message."""
+    """Ctrl-C stops a LAMMPS run with a message."""
     process = run(crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
     for _ in range(600):
         if (tmp_path / "log").exists() and len(run.thermo()) > 2:

@@ -1,5 +1,5 @@
-!> Read x, its scale, y and its scale. Print the value and scale of each operation of trigraph_scaled, and of the value and
-!! derivative of each operation of trigraph_dual, where x moves along y and y along x.
+!> Read x, its scale, y and its scale. Print the value and scale of each trigraph_scaled operation, and of the value and
+!! derivative of each trigraph_dual operation; the derivative of x is y, and the derivative of y is x.
 program scaled_rules
     use trigraph_kinds, only: qp
     use trigraph_dual
