@@ -95,7 +95,7 @@ def torch(place):
 @pytest.fixture(autouse=True)
 def _enforce_deadline(place):
     """End the process at the deadline, or after a test that breaks the CUDA context."""
-    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # works even during a wait
+    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # even if the device hangs
     yield
     faulthandler.cancel_dump_traceback_later()
     try:

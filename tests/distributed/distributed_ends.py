@@ -1,4 +1,4 @@
-"""Program of a rank in test_distributed.py (argument: CASE): the last rank ends while the others wait for it."""
+"""Program run by each rank in test_distributed.py (argument: CASE); the last rank exits while the others wait."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Program of a rank in test_distributed.py: a sum over a graph that is generated in pieces, with limited memory.
+"""Program run by each rank in test_distributed.py: a sum over a graph generated in pieces, with limited memory.
 
 Arguments: the number of edges, and the number of bytes that a rank may allocate after a first small call.
 """

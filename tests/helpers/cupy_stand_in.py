@@ -49,7 +49,7 @@ class DeviceContext:
 
 
 class Stream:
-    """A stream whose work counts as unfinished until it is synchronized; a ``with`` statement makes it current."""
+    """A stream whose work is treated as unfinished until it is synchronised; a ``with`` statement makes it current."""
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
@@ -90,7 +90,7 @@ class DeviceState:
         self.device = 0
         self.allocator = None
         self.capturing = False
-        self.dry = False  # whether launches are only counted, not executed
+        self.dry = False  # whether to count launches without executing them
         self.launches = 0  # kernel launches of trigraph and of CuPy
 
 

@@ -39,7 +39,7 @@ def test_wrapped_types(module):
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
-        if kinds:  # others are not operators
+        if kinds:  # otherwise not an operator
             assert read_type_characters(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
             assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 

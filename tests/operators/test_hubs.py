@@ -57,7 +57,7 @@ def make_segments(sizes):
 
 
 class HubGrowth(NamedTuple):
-    """How a small call is enlarged, for one type of graph.
+    """Describes how a small call is enlarged, for one type of graph.
 
     An arrangement maps sizes to divisors: each size is multiplied by the number of terms divided by its divisor.
     """

@@ -76,7 +76,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
     assert measurements["same"].error == 0
     assert "ZeroDivisionError" in measurements["failing"].note
     assert "status 3" in measurements["dying"].note
-    assert 63.5 <= measurements["same"].peak_bytes / 2**20 < 66  # page counts are updated in batches
+    assert 63.5 <= measurements["same"].peak_bytes / 2**20 < 66  # Linux updates page counts in batches
     assert ballast.size
 
 

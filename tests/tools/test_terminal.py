@@ -96,7 +96,7 @@ def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, 
         assert end([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
-    assert errors.count("\n") == bool(line) + bool(report)  # verify prints one more line
+    assert errors.count("\n") == bool(line) + bool(report)  # with a report, there is one more line
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 

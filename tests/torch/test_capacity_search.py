@@ -20,7 +20,7 @@ from trigraph.torch.potentials.padding import Padding
 
 
 def memory(padding):
-    """Return the bytes of all arrays of a padding that potentials read."""
+    """Return the bytes of every array in a padding that potentials use."""
     neighbors = padding.neighbors
     graphs = (neighbors.ends, neighbors.into, neighbors.members, neighbors.sources)
     arrays = [a for graph in graphs for a in (*graph.prepare(), graph.offsets, graph.indices)]
@@ -98,7 +98,7 @@ def test_steps_of_the_same_atoms(searched):
         got = same(captured, exact, z, pos, None, cell)
         for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
             assert step == 0 or torch.equal(a, b)
-    assert calls.count(len(z)) == 2 + 8 + 8  # by `captured`, `exact`, and new potentials
+    assert calls.count(len(z)) == 2 + 8 + 8  # 2 by `captured`, 8 by `exact`, 8 by new potentials
     assert len(captured.capacities) == 1
     calls.clear()
 

@@ -191,7 +191,7 @@ def test_minimum_is_that_of_ase(script):
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # O(force squared)
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # error: O(fmax**2)
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()

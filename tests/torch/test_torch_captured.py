@@ -87,7 +87,7 @@ def check_graphs(neighbors):
         x = np.random.default_rng(0).standard_normal((got.num_src_nodes, 3))
         keywords = {"edge_weight": None, "backend": "gpu-host"}
         sums = [trigraph.agg_weighted_n2n_fwd(x, graph=g, **keywords).output_embedding for g in (got, one)]
-        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are found even if their number is unknown
+        assert sums[0].tobytes() == sums[1].tobytes()  # long rows are handled although their number is unknown
         back = [
             trigraph.agg_weighted_n2n_bwd(s, x, graph=g, wrt=["embedding"], **keywords)
             for s, g in zip(sums, (got, one), strict=True)

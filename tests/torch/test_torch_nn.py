@@ -130,7 +130,7 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
         (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
         (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # no edge features
         (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # unused edge features
-        (4, {"edge_dim": 1, "fill_value": 0.5}, (rows(NODES, 4), edges(), rows(EDGES, 1)[:, 0])),  # rank 1
+        (4, {"edge_dim": 1, "fill_value": 0.5}, (rows(NODES, 4), edges(), rows(EDGES, 1)[:, 0])),  # 1-D
         (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",

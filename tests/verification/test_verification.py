@@ -23,7 +23,7 @@ from trigraph.verification.properties import list_other_levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # those of graphless operators
+VARIANTS = ("regular", "second sizes", "one channel")  # varied calls, for operators without a graph
 WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 

@@ -38,7 +38,7 @@ def test_a_restriction_to_the_settings_of_a_case_keeps_it(definition):
         words = [f"{name}={value}" for name, (value,) in parse_setting(variant.label, definition).items()]
         kept = [v for v in cases.list_variants(definition, parse_restriction(words, [op])) if v.name == variant.name]
         assert variant.label in [v.label for v in kept]
-        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # where settings may differ only in a number
+        assert len(kept) == 1 or definition.name == "mha_gat_n2n"  # GAT settings may differ only in a number
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
