@@ -527,7 +527,7 @@ PYG_BATCHES = "PyTorch Geometric DimeNetPlusPlus, edges from all distances, trip
 
 def _make_potential_programs(name: str, what: str, structure: str, **more: Any) -> tuple[Program, Program]:
     """Return the program for energies and forces, and the program for a loss and its gradients."""
-    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients in all parameters"
+    training = f"DimeNet++, loss on energies and forces of {what}, and its gradients for all parameters"
     forces, loss = (
         _make_contenders(partial(make, structure=structure), *EAGER, COMPILED)
         for make in (make_energy_forces, make_force_training)
