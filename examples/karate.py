@@ -22,7 +22,7 @@ torch.manual_seed(0)
 # %%
 # The club
 # --------
-# An edge of the club becomes two edges of the graph, one for each direction, and every member gets a self loop. The
+# An edge of the club becomes two edges of the graph, one for each direction, and every member gets a self-loop. The
 # graph is built once for all layers and steps. The only feature of a member is its one-hot encoded number.
 
 club = networkx.karate_club_graph()
@@ -46,7 +46,7 @@ class AttentionModel(torch.nn.Module):
 
     def __init__(self, num_members, width=8, heads=4):
         super().__init__()
-        options = {"edge_dim": 1, "add_self_loops": False, "dropout": 0.3}  # the graph already has self loops
+        options = {"edge_dim": 1, "add_self_loops": False, "dropout": 0.3}  # the graph already contains self-loops
         self.first = GATConv(num_members, width, heads, **options)
         self.second = GATConv(width * heads, width, heads, **options)
         self.third = GATConv(width * heads, 2, **options)

@@ -27,7 +27,7 @@ def yield_edge_lists():
     falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # decreasing across threads
     yield np.zeros(MANY, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
-    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self loops
+    yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self-loops
     yield np.array([], int), np.array([], int), 0, 3
     yield np.array([], int), np.array([], int), 0, 0
 

@@ -53,8 +53,8 @@ class Stream:
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
-        self.waited = 0  # time; all work launched before it has finished
-        self.seen = {}  # other stream -> time; its work launched before then is known to have finished
+        self.waited = 0  # time before which all work of this stream has finished
+        self.seen = {}  # other stream -> time before which its work is known to have finished
         self.captured = False
 
     @classmethod

@@ -122,7 +122,7 @@ def convert_to_tensors(lists):
 
 
 def _set_scale_factors(model):
-    """Set the scale factors to random values other than 1 and 0, which fairchem uses for unfitted factors."""
+    """Set the scale factors to random values other than 1 and 0 (fairchem's value for unfitted factors)."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith(".scale_factor"):

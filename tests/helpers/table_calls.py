@@ -91,7 +91,7 @@ def assert_same_bits(got, expected):
 
 
 def assert_raises(kind, text, function, *args, **kwargs):
-    """Assert that a call raises exactly `kind`, with a message that equals `text` or fully matches it (a pattern)."""
+    """Assert that a call raises exactly `kind`, and that `text` equals its message (or fully matches it, if a pattern)."""
     with pytest.raises(kind) as caught:
         function(*args, **kwargs)
     assert caught.type is kind

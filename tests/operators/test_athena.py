@@ -92,7 +92,7 @@ def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
             shape = evaluate_shape(field, sizes)
             got[field.name], numbers = numbers[: math.prod(shape)].reshape(shape), numbers[math.prod(shape) :]
         assert_accurate(op, arguments, got, chunked=True)
-        values.setdefault("kernel", got.get("kernel"))  # the program's sums use its own kernel
+        values.setdefault("kernel", got.get("kernel"))  # the program uses its own kernel in later sums
     assert not len(numbers)
 
 

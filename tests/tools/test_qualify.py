@@ -382,7 +382,7 @@ def test_the_gather_that_sets_the_ceiling_compiles():
     assert b"gather_ceiling" in bytes(program.compile("cubin").code)
 
 
-# The checks for a device, using the stand-in for CuPy
+# The checks that need a device, run with the stand-in for CuPy
 
 NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 

@@ -214,7 +214,7 @@ def leaves(tree):
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
-    """Derivatives by torch.func are the same if neighbours are searched inside the transform or passed."""
+    """Derivatives by torch.func are the same whether neighbours are searched inside the transform or passed to it."""
     model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
