@@ -91,7 +91,7 @@ def assert_same_bits(got, expected):
 
 
 def assert_raises(kind, text, function, *args, **kwargs):
-    """Assert that a call raises exactly `kind`, and that `text` equals its message (or fully matches it, if a pattern)."""
+    """Assert that a call raises exactly `kind`, and that `text` equals its message (a pattern must match all of it)."""
     with pytest.raises(kind) as caught:
         function(*args, **kwargs)
     assert caught.type is kind
