@@ -89,7 +89,7 @@ def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
 
 
 def make_sparse_convolution(case: Case, device: str) -> Call:
-    """Return a call that applies SimpleConv to a torch sparse matrix, which it multiplies."""
+    """Return a call that applies SimpleConv to a torch sparse matrix, and so uses torch's sparse product."""
     import torch
     from torch_geometric.nn import SimpleConv
 

@@ -81,7 +81,7 @@ def _write_field_name_type(op: Operator) -> tuple[str, str]:
 
 
 def _write_body(text: str) -> str:
-    """Return the body of a function that consists of a docstring."""
+    """Return a function body that consists of a docstring."""
     return textwrap.indent(f'"""{text}\n"""\n\n', "    ", lambda line: bool(line.strip()))
 
 

@@ -21,7 +21,7 @@ class Case:
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
     directions: Mapping[str, np.ndarray]  # directions of inputs, ``grad_<output>`` and ``gg_<input>``
-    largest_step: float  # largest finite-difference step that crosses no kink
+    largest_step: float  # largest finite-difference step; it crosses no kink
     note: str = ""  # remark for readers of the results
     # Whether many terms of a sum are equal, for example because many edges share few rows. The rounding errors of a
     # direct sum then add up instead of partly cancelling.
@@ -31,7 +31,7 @@ class Case:
 
     @property
     def inputs(self) -> tuple[Array, ...]:
-        """The inputs that are present; optional inputs may be absent."""
+        """Inputs that are present; optional inputs may be absent."""
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
     def select_present(self, op: Operator) -> tuple[Argument, ...]:

@@ -70,7 +70,7 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     finite = np.asarray(np.isfinite(wide).all(axis=1))
     terms = np.where(finite[:, None], wide, 0)
     with np.errstate(over="ignore"):
-        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # add +0: sums start there
+        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # sums start from +0
     values = {
         "grad_output_embedding": numbers.reshape(-1, WIDTH),
         "src_embedding": np.zeros((2 * nodes, WIDTH), numbers.dtype),

@@ -83,7 +83,7 @@ class JudgedCase:
         return evaluate(self.case.definition.terms, self.case.sizes)
 
     def tolerance(self, subject: Subject) -> float:
-        """Return the tolerance of the accuracy rule for a subject."""
+        """Return a subject's accuracy tolerance for this case."""
         return tolerances.accuracy_tolerance(subject.chunked, self.terms, self.case.equal_terms)
 
     def record_check(

@@ -15,7 +15,7 @@ from trigraph.verification.subjects import Subject, call_subject
 
 
 class Spoiler(NamedTuple):
-    """Value for one element, at the fraction `part` of an argument, or from there for every `step`-th element."""
+    """Value to write to an argument: at the fraction `part`, or from there to every `step`-th element."""
 
     value: float
     part: float

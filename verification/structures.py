@@ -124,7 +124,7 @@ class InteractionModel:
     """Parameters of an interaction block that sums over the embeddings `embedding`_e * (rbf_e @ `projection`).
 
     Shapes: `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M). `readout` (num_edges,
-    C) contains the weights in the energy of the elements of the result.
+    C) contains the weight of each element of the result in the energy.
     """
 
     freq: np.ndarray
@@ -164,7 +164,7 @@ def list_default_structures() -> tuple[AtomicStructure, ...]:
 def _estimate_edges(atoms: Any, cutoff: float) -> float:
     """Return the number of edges, which is exact without periodic directions and otherwise estimated.
 
-    The mean number of images of a pair within the cutoff is the volume of a ball with this radius over the cell volume.
+    On average, as many images of a pair are within the cutoff as cells fit in a ball of this radius, by volume.
     """
     periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
     number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5

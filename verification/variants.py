@@ -14,7 +14,7 @@ from trigraph.verification.settings import Where, admits, list_settings
 WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
 WIDTH = 2  # all other widths
 
-# Settings for hubs: one for each summation code, as other choices change only the terms.
+# Settings for hubs, one for each variant of the summation code; other choices change only the terms.
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "mha_gat_n2n": ({"activation": "ELU"},),
     "agg_weighted_n2n": ({"op": "sum"}, {"op": "mean", "mean_by": "weight"}),

@@ -26,7 +26,7 @@ def _draw_edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generato
         return src, dst
     if min(n_src, n_dst, count) < 4:
         return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
-    # The last and a middle node of sources and of destinations are isolated; 0 and 1 have self-loops; 2 -> 1 is double.
+    # The last and a middle source and destination are isolated; 0 and 1 have self-loops; there are two edges 2 -> 1.
     sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
     if variant.name == "saturated":  # about seven parallel edges per pair
         sources = sources[:3]

@@ -139,7 +139,7 @@ def _draw_members(variant: Variant, count: int, bound: int, rng: np.random.Gener
 def _draw_boundary_segments(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
 ) -> dict[str, Segments | None]:
-    """Return segments of which some, including the first or the last, have 256, 257 or 512 members."""
+    """Return segments of which some, including the first and the last, have 256, 257 or 512 members."""
     several = "num_outputs" in sizes
     total, index = int(base.BY_DESTINATION.sum()), variant.index
 

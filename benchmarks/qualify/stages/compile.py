@@ -26,7 +26,7 @@ def run(part: str, where: Device, notes: Notes) -> None:
 
 
 def _first_call(where: Device, notes: Notes) -> None:
-    """Note the times of a small operator's first call, which compiles kernels that are not cached, and second call."""
+    """Note the times of a small operator's first call, which compiles uncached kernels, and of its second call."""
     import trigraph
 
     graph = where.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))

@@ -88,7 +88,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:
-    """Raise if a submodule has hooks or its class is not in `kinds`, or if any module has an instance-level method.
+    """Raise if a submodule has hooks or its class is not in `kinds`, or if any instance overrides a method.
 
     Attributes and submodules named in `as_they_are` are not checked. Hooks on `layer` itself are allowed.
     """
@@ -306,7 +306,7 @@ def _name_class(cls: type) -> str:
 
 
 def _yield_candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
-    """Yield (path, layer, `_KNOWN` entry, reason) for layers of known or derived classes; without a reason, convert."""
+    """Yield (path, layer, `_KNOWN` entry, None or a reason not to convert) for layers of known or derived classes."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
             entry, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]

@@ -63,7 +63,7 @@ def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # test one for all; empty tensors always look plain
+    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but empty ones always look plain
         return plain
     return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
 
@@ -207,8 +207,8 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
 def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long: Any = None) -> Any:
     """Build a graph, without checks, whose arrays share the memory of tensors (including reverse tensors).
 
-    The tensor values may change later; the numbers must not. `long` maps names of offset arrays to their `LongRows`. No
-    call searches for other long rows, so there must never be any.
+    The tensor values may change later; the numbers must not. `long` maps names of offset arrays to their
+    `LongRows`. Other offset arrays must never have long rows, because no call searches for them.
     """
     with on_device(tensors_of_graph[0]):
         graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
@@ -350,7 +350,7 @@ def copy_code(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _build_outside(cls: type) -> None:
-    """Exclude the methods that build graphs from compilation, because they use NumPy or CuPy."""
+    """Exclude graph-building methods, which use NumPy or CuPy, from compilation."""
     for name, method in list(vars(cls).items()):
         if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
             shared = isinstance(method, classmethod)

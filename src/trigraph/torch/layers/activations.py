@@ -110,7 +110,7 @@ class _SiLUDoubleBackward(Elementwise):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], gg: Tensor, *tensors: Tensor) -> Any:
-        """If only `gg` is batched, multiply results for 1 by `gg`; otherwise apply `Elementwise.vmap`."""
+        """If only `gg` is batched, multiply the results for ``gg=1`` by `gg`; otherwise apply `Elementwise.vmap`."""
         if in_dims[1:] != (None, None):
             return super().vmap(info, in_dims, gg, *tensors)
         gg = gg.movedim(in_dims[0], 0)  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def differentiated_once() -> Iterator[None]:
 
 def silu(x: Tensor) -> Tensor:
     """Return x sigmoid(x) elementwise, differentiable to any order."""
-    # Tracing `_SiLU` would record `silu_backward`, which has no derivative; compilers fuse torch's own operations.
+    # Do not trace `_SiLU`: its `silu_backward` has no derivative, and compilers fuse torch's own operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
     if getattr(_here, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):

@@ -55,8 +55,8 @@ def widen_halves(*values: Any) -> list[Any]:
 def count_inputs(linear: torch.nn.Module | None) -> int | None:
     """Return the number of input features of a linear layer.
 
-    Return None if the number is unknown, as for a lazy layer before its first call, adapters, sequences, and quantized
-    or parametrized layers.
+    Return None if the number is unknown: for adapters, sequences, quantized or parametrized layers, and lazy layers
+    before their first call.
     """
     if linear is None or is_parametrized(linear):
         return None

@@ -226,7 +226,7 @@ def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool
 
 
 def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
-    """Return edges as a tensor, with self-loops if `num_nodes` is given; use narrow indices on CUDA devices."""
+    """Return edges as a tensor, with self-loops if `num_nodes` is given; call `narrow_indices` on CUDA devices."""
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
         edge_index, _ = with_loops(edge_index, None, num_nodes, None)

@@ -277,7 +277,7 @@ class EfficientInteractionBilinear(torch.nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Weight of the bilinear layer, with emb_size_in as the fastest index."""
+        """Weight of the bilinear layer, with emb_size_in as the fastest-varying axis."""
         return self.bilinear.get_submodule("linear").weight  # type: ignore[return-value]
 
     __prepare_scriptable__ = refuse_script

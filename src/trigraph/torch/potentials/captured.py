@@ -349,7 +349,7 @@ def _refuse_graph(create_graph: bool) -> None:
 
 
 def _without_cache(device: torch.device) -> Any:
-    """Return a context without autocast's cache of casted weights, because weights change in place between replays."""
+    """Return a context in which autocast does not cache converted weights, because weights change between replays."""
     if not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.get_autocast_dtype(device.type), cache_enabled=False)

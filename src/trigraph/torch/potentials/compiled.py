@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arguments of a program: atoms, cells, the tensors of the graphs in `Neighbors`, and the vector to multiply by."""
+    """Arguments of a program: atoms, cells, the tensors of `Neighbors`, and the vector for a Hessian product."""
 
     z: Tensor
     pos: Tensor
@@ -114,7 +114,7 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
         cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
-        # Ignore `max_num_neighbors`: with the value 2, the numbers of edges and of atoms would not be independent.
+        # Ignore `max_num_neighbors`: with the value 2, there would be exactly twice as many edges as atoms.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]

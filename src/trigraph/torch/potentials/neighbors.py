@@ -21,7 +21,7 @@ CANDIDATES = 2**22  # maximum number of atom pairs tested at a time
 def search(
     pos: Tensor, cutoff: float, boxes: np.ndarray, flags: np.ndarray, of_atom: Tensor
 ) -> tuple[Tensor, ...] | None:
-    """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted in this order.
+    """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
 
     The offset is the float64 contribution of the cells to the vector of an edge. `boxes` contains the cell of each
     structure, `flags` its periodic directions, and `of_atom` the structure of each atom. The result is None if an
@@ -76,8 +76,8 @@ def _pairs(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield source, destination and shifts for one chunk of atoms at a time.
 
-    `parts` is the number of parts of each cell, `around` the largest distance of neighbours in parts, and `part` the
-    part that contains each atom after a translation by minus `crossed` cells.
+    `parts` is the number of parts of each cell, `around` the largest distance between neighbours in parts, and `part`
+    the part that contains each atom after a translation by minus `crossed` cells.
     """
     span = parts.amax(0) + 1
     numbers = ((of_atom * span[0] + part[:, 0]) * span[1] + part[:, 1]) * span[2] + part[:, 2]

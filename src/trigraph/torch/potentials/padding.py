@@ -203,7 +203,7 @@ class Padding:
         self._ends = [empty(2 * edges), empty(2 * atoms + 1), empty(2 * edges)]  # indices, src_offsets, src_positions
         self._into = [empty(edges), empty(edges)]  # destinations, src_positions
         sizes = (structures + 1, *5 * [atoms])
-        self.members = [empty(size) for size in sizes]  # offsets, indices, edge_ids, destinations, src_, row_positions
+        self.members = [empty(size) for size in sizes]  # offsets, indices, edge_ids, destinations, 2 position arrays
         each, both = count_to(edges + 1), count_to(2 * edges + 1)
         rows, halves, atom_offsets = each[:-1], both[:-1], count_to(atoms + 1)
         ends = (2 * each, self._ends[0], halves, halves // 2, *self._ends[1:], both, halves)

@@ -80,7 +80,7 @@ class ProgramKey:
             self.values[f"{name} as a tensor"] = [type(tensor), properties, stride]
 
     def unchanged(self, root: Module) -> bool:
-        """Return whether a new key of `root` would be equal, or False also if an equal but new object was assigned."""
+        """Return whether a new key of `root` would be equal; return False also if an equal new object was assigned."""
         return (
             root is self.root
             and not any(self._empty)

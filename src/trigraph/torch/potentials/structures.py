@@ -411,7 +411,7 @@ def _search_plain(
 def _on_host(
     owner: str, positions: np.ndarray, cutoff: float, of_atom: np.ndarray, cells: Any, flags: np.ndarray, alone: bool
 ) -> list[Tensor]:
-    """Search on the host; return source, destination, shifts and offset of each pair, sorted in this order."""
+    """Search on the host; return source, destination, shifts and offset of each pair, sorted by the first three."""
     boxes = None if cells is None else _array(cells)
     if boxes is None and not flags.any() and not alone:
         with contextlib.suppress(ValueError):  # raised again below, with the number of the structure

@@ -89,7 +89,7 @@ class _WithBias(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        # The compiler would fuse x + bias with the product x, and first copy the bias to each row.
+        # The compiler would merge x + bias into the matrix product that yields x, and first copy the bias to each row.
         return x - bias.neg()
 
     @staticmethod

@@ -114,7 +114,7 @@ class TrainingStep:
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
         ):
             self._gradients, self._settings_of = {p: torch.zeros_like(p) for p in parameters}, None
-        for p, gradient in self._gradients.items():  # `zero_grad` sets `p.grad` to None
+        for p, gradient in self._gradients.items():  # `zero_grad` may have reset `p.grad`
             p.grad = gradient
         settings = self._settings()
         if settings != self._settings_of:
