@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
+from trigraph.gpu.instances import TENSOR
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
@@ -204,7 +205,9 @@ class _Message:
         self.call, self.graph, self.net = call, call.graph, _Network(call)
         self.kernels, self.features = call.kernels, align(call.inputs.features)
         self.pieces = sums.by_destination(call.graph)
-        self.slab_pieces = 64 // self.net.itemsize  # pieces of a block of threads
+        self.slab_pieces = 64 // self.net.itemsize  # of a block of threads
+        self.tensor = call.kernels.by_tensor_cores("").endswith(TENSOR)
+        self._parts: dict[Any, tuple[Any, Any]] = {}  # by what was split, which is kept alive
 
     def sum_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
         """Write out_i = sum of T V^ over i's pieces and over terms (h_by_a, h_by_a_dot, params); None means zero."""
@@ -216,6 +219,8 @@ class _Message:
         for number, (h_by_a, h_by_a_dot, params) in enumerate(given):
             arguments = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "v_hat": self.net.v_hat(params)}
             arguments |= {"add": number > 0, "out": out, "overflow": overflow}
+            if self.tensor:
+                arguments |= {"v_parts": self._split_v(params, along_out=False)} | self._split_h(h_by_a, h_by_a_dot)
             self._launch("gno_message", cover(self.pieces.num_pieces, self.slab_pieces), **arguments)
         sums.finish(self.kernels, self.pieces, overflow, out)
 
@@ -233,6 +238,8 @@ class _Message:
         with net.total(net.u_hat) as of_u, net.total(net.v_hat) as of_v:
             for first, count in sums.blocks(pieces.num_pieces, per_piece * net.itemsize):
                 arguments = {"g": g_pieces[first : first + count], "first": first, "count": count}
+                if self.tensor:
+                    arguments["g_parts"] = self._split_rows(g_pieces)[first : first + count]
                 to_params = kernels.empty(count, net.d + 1, net.hidden) if "params" in grads else None
                 written = self._grad_edges(passes, arguments, to_source, to_coords, to_params)
                 if to_params is not None:
@@ -261,6 +268,8 @@ class _Message:
             if all(target is None for target in targets):
                 continue
             arguments = block | {"v_hat": self.net.v_hat(params), "dot": bool(dot), "bias": bias, "xi": xi}
+            if self.tensor:
+                arguments["v_parts"] = self._split_v(params, along_out=True)
             arguments |= {"h": None if targets[1] is None and targets[2] is None else h, "weights": weights}
             for name, target in zip(names, targets, strict=True):
                 arguments |= {f"to_{name}": target, f"add_{name}": added[name]}
@@ -276,9 +285,44 @@ class _Message:
         net = self.net
         out = self.kernels.empty(chunks, net.hidden + 1, net.width)
         tiles = cover(net.hidden + 1, 16) * cover(net.f_in, 32)
-        arguments = block | {"h_by_a": h_by[0], "h_by_a_dot": h_by[1], "products": out}
+        arguments = {name: value for name, value in block.items() if name != "g_parts"}
+        arguments |= {"h_by_a": h_by[0], "h_by_a_dot": h_by[1], "products": out}
+        if self.tensor:
+            arguments |= self._split_h(*h_by)
         self._launch("gno_grad_v", chunks * tiles, **arguments)
         return out
+
+    def _split_h(self, h_by_a: Any, h_by_a_dot: Any) -> dict[str, Any]:
+        """Return the arguments that are the bfloat16 parts of features."""
+        return {"parts_by_a": self._split_rows(h_by_a), "parts_by_a_dot": self._split_rows(h_by_a_dot)}
+
+    def _split_rows(self, values: Any) -> Any:
+        """Return the bfloat16 parts of the rows of a matrix, for kernels for tensor cores; None for None."""
+        if values is None:
+            return None
+        if id(values) not in self._parts:
+            num_rows, width = values.shape
+            groups = 8 * cover(width, 32)
+            parts = self.kernels.xp.empty((num_rows, groups, 6), "int32")
+            arguments = {"values": values, "num_rows": num_rows, "width": width, "parts": parts}
+            blocks = cover(num_rows * groups, THREADS)
+            self.kernels.launch("gno_split_rows_tensor", (), (blocks,), (THREADS,), **arguments)
+            self._parts[id(values)] = values, parts
+        return self._parts[id(values)][1]
+
+    def _split_v(self, params: Any, along_out: bool) -> Any:
+        """Return the bfloat16 parts of V^ in tiles, for products along f_out or along f_in."""
+        net, key = self.net, (id(params), along_out)
+        if key not in self._parts:
+            f_out = net.width // net.f_in
+            depth, cols = (f_out, net.f_in) if along_out else (net.f_in, f_out)
+            tiles = (net.hidden + 1) * cover(depth, 16) * cover(cols, 16)
+            parts = self.kernels.xp.empty((tiles, 3, 32, 4), "int32")
+            arguments = {"v": net.v_hat(params), "num_k": net.hidden + 1, "depth": depth, "cols": cols}
+            arguments |= {"depth_stride": 1 if along_out else f_out, "col_stride": f_out if along_out else 1}
+            self.kernels.launch("gno_split_v_tensor", (), (tiles,), (THREADS,), parts=parts, **arguments)
+            self._parts[key] = params, parts
+        return self._parts[key][1]
 
     def _launch(self, kernel: str, blocks: int, /, **arguments: Any) -> None:
         """Launch a kernel with `arguments` and the arguments common to all three kernels."""
@@ -286,6 +330,7 @@ class _Message:
         arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
         arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}
         types = (self.net.params.dtype, self.pieces.offsets.dtype)
+        kernel = self.kernels.by_tensor_cores(kernel)
         self.kernels.launch(kernel, types, (blocks,), (THREADS,), **arguments)
 
 

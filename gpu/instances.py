@@ -200,6 +200,11 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gno_message", FLOATS, INDICES),
         *expand("gno_grad_v", FLOATS, INDICES),
         *expand("gno_grad_edges", FLOATS, INDICES),
+        *expand("gno_message_tensor", ("float",), INDICES),
+        *expand("gno_grad_v_tensor", ("float",), INDICES),
+        *expand("gno_grad_edges_tensor", ("float",), INDICES),
+        *expand("gno_split_rows_tensor"),
+        *expand("gno_split_v_tensor"),
     ),
     "weighted": (
         *expand("finish_rows", FLOATS, INDICES),

@@ -237,10 +237,9 @@ __device__ void multiply_by_v(const T* t, const T* v_hat, int rows, int k0, int 
 // out_i (+)= sum over i's pieces of T V^, with the moments T; zero for rows without edges, even if
 // V^ is NaN. Parts of long rows write to `overflow`.
 template <class T, class I>
-__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
-gno_message(const Network<T> network, const T* __restrict__ v_hat, const T* __restrict__ h_by_a,
-            const T* __restrict__ h_by_a_dot, const RowPartition<I> partition, const I* __restrict__ indices,
-            const I* __restrict__ edge_ids, int f_in, int f_out, int add, T* out, T* overflow) {
+__device__ void compute_message(const Network<T>& network, const T* v_hat, const T* h_by_a, const T* h_by_a_dot,
+                                const RowPartition<I>& partition, const I* indices, const I* edge_ids, int f_in,
+                                int f_out, int add, T* out, T* overflow) {
     using S = Slab<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
@@ -290,6 +289,14 @@ gno_message(const Network<T> network, const T* __restrict__ v_hat, const T* __re
     }
 }
 
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
+gno_message(const Network<T> network, const T* __restrict__ v_hat, const T* __restrict__ h_by_a,
+            const T* __restrict__ h_by_a_dot, const RowPartition<I> partition, const I* __restrict__ indices,
+            const I* __restrict__ edge_ids, int f_in, int f_out, int add, T* out, T* overflow) {
+    compute_message(network, v_hat, h_by_a, h_by_a_dot, partition, indices, edge_ids, f_in, f_out, add, out, overflow);
+}
+
 // products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows k < `rows` of a slab; rows from
 // `used` on have no moments. Every sum belongs to one lane for all blocks of pieces.
 template <class S, bool whole, class T>
@@ -334,10 +341,9 @@ __device__ void add_products(const T* t, const T* g, int pieces, int rows, int u
 
 // products[c, k, f, o] = sum over the pieces of chunk c of T[k, f] g[o]; a chunk has 16 times the pieces of a block.
 template <class T, class I>
-__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
-gno_grad_v(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
-           const T* __restrict__ g, const RowPartition<I> partition, const I* __restrict__ indices,
-           const I* __restrict__ edge_ids, long long first, long long count, int f_in, int f_out, T* products) {
+__device__ void compute_grad_v(const Network<T>& network, const T* h_by_a, const T* h_by_a_dot, const T* g,
+                               const RowPartition<I>& partition, const I* indices, const I* edge_ids, long long first,
+                               long long count, int f_in, int f_out, T* products) {
     using S = Slab<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
@@ -369,4 +375,12 @@ gno_grad_v(const Network<T> network, const T* __restrict__ h_by_a, const T* __re
         }
         __syncthreads();
     }
+}
+
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
+gno_grad_v(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
+           const T* __restrict__ g, const RowPartition<I> partition, const I* __restrict__ indices,
+           const I* __restrict__ edge_ids, long long first, long long count, int f_in, int f_out, T* products) {
+    compute_grad_v(network, h_by_a, h_by_a_dot, g, partition, indices, edge_ids, first, count, f_in, f_out, products);
 }
