@@ -153,21 +153,42 @@ template <int pad> struct TensorSlab {
     static constexpr int piece_stride = (units + 1) * features + pad;  // by which the accesses to pieces differ in banks
 };
 
+// The address of a row of `width` numbers. A compiler that has moved the conversion of a width out of a loop would
+// multiply numbers of 64 bits.
+__device__ inline long long multiply_wide(int x, int y) {
+#ifdef __CUDA_ARCH__
+    long long product;
+    asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
+    return product;
+#else
+    return (long long)(x) * y;
+#endif
+}
+__device__ inline long long multiply_wide(long long x, int y) { return x * y; }
+
+template <class T, class I> __device__ const T* row_at(const T* rows, I row, int width) {
+    const long long offset = multiply_wide(row, width * int(sizeof(T)));
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(rows) + offset);
+}
+
 template <class I> struct TensorMoments {
     const Network<float>& network;
     const I* indices;
     const I* edge_ids;
-    const float* h[2];  // multiplied by a and a_dot; null omits a term
-    const int* parts[2];
+    const float* h_by_a;  // null omits a term
+    const float* h_by_a_dot;
+    const int* parts_by_a;
+    const int* parts_by_a_dot;
     int f_in;
 
-    // t[k, f] as Moments<>::compute, by a warp; if k0 is 0, row 16 are the sums of h[0].
+    // t[k, f] as Moments<>::compute, by a warp; if k0 is 0, row 16 are the sums of h_by_a.
     __device__ void compute(const RowChunk<I>& piece, int k0, int f0, float* t) const {
         float sum[4][4] = {};
-        for (int dot = h[0] == nullptr; dot < (h[1] == nullptr ? 1 : 2); dot++) {
-            for (int e0 = 0; e0 < piece.size; e0 += 16) {
-                add_edges(dot, piece, e0, k0, f0, sum);
-            }
+        if (h_by_a != nullptr) {
+            add_term<false>(parts_by_a, piece, k0, f0, sum);
+        }
+        if (h_by_a_dot != nullptr) {
+            add_term<true>(parts_by_a_dot, piece, k0, f0, sum);
         }
         const int row = lane_of_warp() / 4, col = lane_of_warp() % 4 * 8;
 #pragma unroll
@@ -179,51 +200,61 @@ template <class I> struct TensorMoments {
             __syncwarp();
             repeat(piece, k0, f0, t);
         }
-        if (k0 == 0 && h[0] != nullptr) {
+        if (k0 == 0 && h_by_a != nullptr) {
             sum_features(piece, f0, t + 16 * 32);
         }
     }
 
 private:
-    // sum[j] += the products of 16 units of 16 edges and of the features 4 col + j; a lane has the edges 4 (lane % 4) ...
-    __device__ void add_edges(bool dot, const RowChunk<I>& piece, int e0, int k0, int f0, float (&sum)[4][4]) const {
-        const int e = e0 + lane_of_warp() % 4 * 4;
-        I row[4], source[4];
-        // Edges beyond the last are the last one, whose units count as zero below.
+    // sum[j] += the products of 16 units and of the features 4 col + j, for all edges of a piece, 16 at a time, of which
+    // a lane has four neighbours.
+    template <bool dot>
+    __device__ void add_term(const int* parts, const RowChunk<I>& piece, int k0, int f0, float (&sum)[4][4]) const {
+        const int lane_e = lane_of_warp() % 4 * 4;
+        parts += (f0 / 4 + lane_of_warp() / 4) * group_words;
+        const I* const rows = edge_ids + piece.begin;
+        const I* const sources = indices + piece.begin;
+#pragma unroll 1
+        for (int e = lane_e; e < piece.size + lane_e; e += 16) {
+            I row[4], source[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const I position = piece.begin + I(min(e + i, piece.size - 1));
-            row[i] = edge_ids[position];
-            source[i] = indices[position];
-        }
-        RightParts right[4];
-        load_features(parts[dot], source, f0, right);
-        float units[2][4];
-        compute_units(dot, row, k0, units);
-        if (e0 + 16 > piece.size || k0 + 16 > network.hidden) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const bool exists = e + i % 4 < piece.size && k0 + lane_of_warp() / 4 + i / 4 * 8 < network.hidden;
-                units[i / 4][i % 4] = exists ? units[i / 4][i % 4] : 0.0f;
+            for (int i = 0; i < 4; i++) {
+                const int at = min(e + i, piece.size - 1);  // the last edge, whose units count as zero, beyond it
+                row[i] = rows[at];
+                source[i] = sources[at];
             }
-        }
-        const LeftParts left = split_rows_of_lane(units);
+            float units[2][4];
+            compute_units<dot>(row, k0, units);
+            if (e - lane_e + 16 > piece.size) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            multiply_add(left, right[j], sum[j]);
+                for (int i = 0; i < 8; i++) {
+                    units[i / 4][i % 4] = e + i % 4 < piece.size ? units[i / 4][i % 4] : 0.0f;
+                }
+            }
+            RightParts right[4];
+            load_features(parts, source, right);
+            const LeftParts left = split_rows_of_lane(units);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                multiply_add(left, right[j], sum[j]);
+            }
         }
     }
 
-    // Right tiles of the features 4 col + j of four edges.
-    __device__ void load_features(const int* parts, const I (&source)[4], int f0, RightParts (&right)[4]) const {
+    // Right tiles of the features 4 col + j of four edges; `group` is that of the lane in row 0.
+    __device__ void load_features(const int* group, const I (&source)[4], RightParts (&right)[4]) const {
         const int stride = groups_of(f_in) * group_words;
-        const int* const group = parts + (f0 / 4 + lane_of_warp() / 4) * group_words;
+        const int* at[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            at[i] = row_at(group, source[i], stride);
+        }
 #pragma unroll
         for (int p = 0; p < 3; p++) {
             Pack<int, 2> words[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                words[i] = load_pack<2>(group + (long long)(source[i]) * stride + p * 2);
+                words[i] = load_pack<2>(at[i] + p * 2);
             }
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -234,30 +265,33 @@ private:
         }
     }
 
-    // a or a_dot of the units k0 + lane / 4 + 8 u of four edges, as Network::units; arbitrary beyond the last unit.
-    __device__ void compute_units(bool dot, const I (&row)[4], int k0, float (&units)[2][4]) const {
+    // a or a_dot of the units k0 + lane / 4 + 8 u of four edges, as Network::units; beyond the last unit those of it.
+    template <bool dot> __device__ void compute_units(const I (&row)[4], int k0, float (&units)[2][4]) const {
         const int last = network.hidden - 1, k = k0 + lane_of_warp() / 4, unit[2] = {min(k, last), min(k + 8, last)};
-        float z[2][4] = {}, a_dot[2][4] = {};
-        add_bias(network.params, unit, z);
+        float z[2][4];
+        load_bias(network.params, unit, z);
         add_linear(network.params, network.coords, row, unit, z);
-        if (dot && network.params_dot != nullptr) {
-            add_bias(network.params_dot, unit, a_dot);
-            add_linear(network.params_dot, network.coords, row, unit, a_dot);
-        }
-        if (dot && network.coords_dot != nullptr) {
-            add_linear(network.params, network.coords_dot, row, unit, a_dot);
+        float a_dot[2][4] = {};
+        if constexpr (dot) {
+            if (network.params_dot != nullptr) {
+                load_bias(network.params_dot, unit, a_dot);
+                add_linear(network.params_dot, network.coords, row, unit, a_dot);
+            }
+            if (network.coords_dot != nullptr) {
+                add_linear(network.params, network.coords_dot, row, unit, a_dot);
+            }
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float value = z[i / 4][i % 4];
-            units[i / 4][i % 4] = !Network<float>::active(value) ? 0.0f : dot ? a_dot[i / 4][i % 4] : value;
+            const float value = dot ? a_dot[i / 4][i % 4] : z[i / 4][i % 4];
+            units[i / 4][i % 4] = Network<float>::active(z[i / 4][i % 4]) ? value : 0.0f;
         }
     }
 
-    __device__ void add_bias(const float* weights, const int (&unit)[2], float (&sum)[2][4]) const {
+    __device__ void load_bias(const float* weights, const int (&unit)[2], float (&bias)[2][4]) const {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            sum[i / 4][i % 4] = weights[(long long)(network.d) * network.hidden + unit[i / 4]];
+            bias[i / 4][i % 4] = weights[(long long)(network.d) * network.hidden + unit[i / 4]];
         }
     }
 
@@ -266,9 +300,9 @@ private:
         const float* of_edge[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            of_edge[i] = xi + (long long)(row[i]) * network.d;
+            of_edge[i] = row_at(xi, row[i], network.d);
         }
-#pragma unroll 3
+#pragma unroll 1
         for (int c = 0; c < network.d; c++, weights += network.hidden) {
             const float of_unit[2] = {weights[unit[0]], weights[unit[1]]};
 #pragma unroll
@@ -288,27 +322,31 @@ private:
             }
             TreeSum<float, 3, 4> total;
             int terms = 0;
-            for (int dot = h[0] == nullptr; dot < (h[1] == nullptr ? 1 : 2) && k < network.hidden && f < f_in; dot++) {
+            for (int dot = h_by_a == nullptr; dot < (h_by_a_dot == nullptr ? 1 : 2) && k < network.hidden && f < f_in; dot++) {
+                const float* const h = dot ? h_by_a_dot : h_by_a;
                 for (int e = 0; e < piece.size; e++) {
                     float unit[1];
                     network.units(dot, edge_ids[piece.begin + I(e)], k, unit);
-                    total.add(unit[0] * h[dot][(long long)(indices[piece.begin + I(e)]) * f_in + f], terms++);
+                    total.add(unit[0] * h[(long long)(indices[piece.begin + I(e)]) * f_in + f], terms++);
                 }
             }
             t[i] = total.value();
         }
     }
 
-    // sums[f] = sum over the edges of h[0][f0 + f].
+    // sums[f] = sum over the edges of h_by_a[f0 + f].
     __device__ void sum_features(const RowChunk<I>& piece, int f0, float* sums) const {
         const int f = lane_of_warp() % 8 * 4, count = f_in - f0 - f;
         float total[1][4] = {};
+#pragma unroll 1
         for (int e0 = lane_of_warp() / 8; e0 < piece.size; e0 += 64) {
             float part[1][4] = {};
-            for (int e = e0; e < min(e0 + 64, piece.size); e += 4) {
+            const int end = min(e0 + 64, piece.size);
+            const I* source = indices + piece.begin + e0;
+#pragma unroll 1
+            for (int e = e0; e < end; e += 4, source += 4) {
                 float run[4];
-                const long long source = indices[piece.begin + I(e)];
-                load_run(h[0] + source * f_in + f0 + f, count, f_in % 4 == 0, run);
+                load_run(row_at(h_by_a + f0 + f, *source, f_in), count, f_in % 4 == 0, run);
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     part[0][j] += run[j];
@@ -341,6 +379,22 @@ struct SlabRows {
     __device__ int of_slab(int i) const { return i < units ? i : 16; }
 };
 
+// Pieces first .. first + 15, each in two lanes of a warp.
+template <class I> struct PiecesOfWarp {
+    I begin;
+    int size;
+
+    __device__ PiecesOfWarp(const RowPartition<I>& partition, long long first, int count) {
+        const int p = lane_of_warp() % 16;
+        const RowChunk<I> piece = partition.piece(first + p);
+        begin = piece.begin;
+        size = p < count ? piece.size : 0;
+    }
+    __device__ RowChunk<I> at(int p) const {
+        return {I(0), __shfl_sync(0xffffffffu, begin, p), __shfl_sync(0xffffffffu, size, p)};
+    }
+};
+
 // ---- message --------------------------------------------------------------------------------------------------------
 
 // sum[q] += the products of this warp's rows of a slab with V^ for the columns o0 + 16 q ..; its pieces are the rows of
@@ -365,18 +419,34 @@ __device__ void multiply_slab(const float* t, const int* v_parts, const SlabRows
     }
 }
 
-// The sum over the rows of a slab and over f of t[k, f] v_hat[k, f, o] for one piece, without tensor cores.
-__device__ inline float multiply_row(const float* t, const float* v_hat, const SlabRows& rows, int f0, int f_in, int o,
-                                     int f_out) {
-    TreeSum<float, 3, 4> total;
-    int terms = 0;
-    for (int i = 0; i < rows.count(); i++) {
-        for (int f = 0; f < min(32, f_in - f0); f++) {
-            const float factor = v_hat[((long long)(rows.of_v(i)) * f_in + f0 + f) * f_out + o];
-            total.add(t[rows.of_slab(i) * 32 + f] * factor, terms++);
-        }
+// total[j] = sum over the warps of the numbers that they stored, 16 rows of 32 columns each.
+__device__ inline void add_warps(const float* sums, float (&total)[4]) {
+    float of_warp[THREADS / 32][4];
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) {
+        read(sums + i * 16 * 32, of_warp[i]);
     }
-    return total.value();
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        total[j] = (of_warp[0][j] + of_warp[1][j]) + (of_warp[2][j] + of_warp[3][j]);
+    }
+}
+
+// Computes those of sum[j] once more that are not finite, the products of a piece's slab with V^ for column o + j.
+__device__ inline void multiply_row(const float* t, const float* v_hat, const SlabRows& rows, int f0, int f_in, int o,
+                                    int f_out, float (&sum)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        TreeSum<float, 3, 4> total;
+        int terms = 0;
+        for (int i = 0; i < (is_finite(sum[j]) || o + j >= f_out ? 0 : rows.count()); i++) {
+            for (int f = 0; f < min(32, f_in - f0); f++) {
+                const float factor = v_hat[((long long)(rows.of_v(i)) * f_in + f0 + f) * f_out + o + j];
+                total.add(t[rows.of_slab(i) * 32 + f] * factor, terms++);
+            }
+        }
+        sum[j] = is_finite(sum[j]) ? sum[j] : total.value();
+    }
 }
 
 template <class T, class I>
@@ -387,16 +457,16 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
     __shared__ __align__(16) T sums[THREADS / 32 * S::pieces * 32];
     const int f_in = moments.f_in, hidden = moments.network.hidden;
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
-    // Four sums of each thread.
-    const int own = int(threadIdx.x) / 8, column = int(threadIdx.x) % 8 * 4;
-    const long long s = s0 + own;
-    const bool has_edges = partition.piece(s).size > 0;
-    T* const target = s < partition.num_pieces ? partition.target(s, f_out, out, overflow) : nullptr;
+    const PiecesOfWarp<I> pieces(partition, s0, S::pieces);
+    const int own = int(threadIdx.x) / 8, column = int(threadIdx.x) % 8 * 4;  // four sums of each thread
+    const bool has_edges = pieces.at(own).size > 0;
+    T* const target = s0 + own < partition.num_pieces ? partition.target(s0 + own, f_out, out, overflow) : nullptr;
+    const bool wide = f_out % 4 == 0 && is_aligned(target);
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
-            const SlabRows rows(k0, hidden, moments.h[0] != nullptr);
+            const SlabRows rows(k0, hidden, moments.h_by_a != nullptr);
             for (int p = warp_of_block(); p < S::pieces; p += THREADS / 32) {
-                moments.compute(partition.piece(s0 + p), k0, f0, slabs + p * S::piece_stride);
+                moments.compute(pieces.at(p), k0, f0, slabs + p * S::piece_stride);
             }
             __syncthreads();
             for (int o0 = 0; o0 < f_out; o0 += 32) {
@@ -410,19 +480,23 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
                     write(sums + p * 32 + i / 2 * 16 + lane_of_warp() % 4 * 4, row);
                 }
                 __syncthreads();
-                const bool fresh = !add && k0 == 0 && f0 == 0;
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const T* const of_warp = sums + own * 32 + column + j;
-                    constexpr int stride = S::pieces * 32;
-                    T sum = (of_warp[0] + of_warp[stride]) + (of_warp[2 * stride] + of_warp[3 * stride]);
-                    const int o = o0 + column + j;
-                    if (target != nullptr && o < f_out) {
-                        if (!is_finite(sum)) {
-                            sum = multiply_row(slabs + own * S::piece_stride, v_hat, rows, f0, f_in, o, f_out);
+                const int o = o0 + column;
+                if (target != nullptr && o < f_out) {
+                    float total[4] = {}, before[4] = {};
+                    if (has_edges) {
+                        add_warps(sums + own * 32 + column, total);
+                        if ((total[0] + total[1]) * 0.0f + (total[2] + total[3]) * 0.0f != 0.0f) {  // NaN
+                            multiply_row(slabs + own * S::piece_stride, v_hat, rows, f0, f_in, o, f_out, total);
                         }
-                        target[o] = fresh ? (has_edges ? sum : T(0)) : has_edges ? target[o] + sum : target[o];
                     }
+                    if (add || k0 > 0 || f0 > 0) {
+                        load_run(target + o, f_out - o, wide, before);
+                    }
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        total[j] += before[j];
+                    }
+                    store_run(target + o, f_out - o, wide, total);
                 }
                 __syncthreads();
             }
@@ -439,8 +513,8 @@ gno_message_tensor(const Network<T> network, const T* __restrict__ v_hat, const 
                    const I* __restrict__ indices, const I* __restrict__ edge_ids, int f_in, int f_out, int add, T* out,
                    T* overflow) {
     if constexpr (has_tensor_cores) {
-        const TensorMoments<I> moments{network, indices, edge_ids, {h_by_a, h_by_a_dot},
-                                       {parts_by_a, parts_by_a_dot}, f_in};
+        const TensorMoments<I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot,
+                                       parts_by_a, parts_by_a_dot, f_in};
         compute_message_tensor(moments, v_hat, v_parts, partition, f_out, add, out, overflow);
     } else {
         compute_message(network, v_hat, h_by_a, h_by_a_dot, partition, indices, edge_ids, f_in, f_out, add, out,
@@ -576,12 +650,12 @@ __device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const flo
 #pragma unroll 1
     for (long long s0 = begin; s0 < min(begin + 16 * S::pieces, count); s0 += S::pieces) {
         const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
+        const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
         for (int p = warp_of_block(); p < S::pieces; p += THREADS / 32) {
-            moments.compute(p < pieces ? partition.piece(first + s0 + p) : RowChunk<I>{}, k0, f0,
-                            slabs + p * S::piece_stride);
+            moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
         __syncthreads();
-        add_slab_products<S::piece_stride>(slabs, {g + s0 * f_out, pieces, f_out}, rows, moments.h[0] == nullptr,
+        add_slab_products<S::piece_stride>(slabs, {g + s0 * f_out, pieces, f_out}, rows, moments.h_by_a == nullptr,
                                            min(S::features, f_in - f0), s0 == begin, row_stride, target);
         __syncthreads();
     }
@@ -595,8 +669,8 @@ gno_grad_v_tensor(const Network<T> network, const T* __restrict__ h_by_a, const 
                   const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                   long long first, long long count, int f_in, int f_out, T* products) {
     if constexpr (has_tensor_cores) {
-        const TensorMoments<I> moments{network, indices, edge_ids, {h_by_a, h_by_a_dot},
-                                       {parts_by_a, parts_by_a_dot}, f_in};
+        const TensorMoments<I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot,
+                                       parts_by_a, parts_by_a_dot, f_in};
         compute_grad_v_tensor(moments, g, partition, first, count, f_out, products);
     } else {
         compute_grad_v(network, h_by_a, h_by_a_dot, g, partition, indices, edge_ids, first, count, f_in, f_out,
