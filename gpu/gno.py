@@ -268,9 +268,9 @@ class _Message:
             if all(target is None for target in targets):
                 continue
             arguments = block | {"v_hat": self.net.v_hat(params), "dot": bool(dot), "bias": bias, "xi": xi}
-            if self.tensor:
-                arguments["v_parts"] = self._split_v(params, along_out=True)
             arguments |= {"h": None if targets[1] is None and targets[2] is None else h, "weights": weights}
+            if self.tensor:
+                arguments |= {"v_parts": self._split_v(params, along_out=True), "h_parts": self._split_rows(arguments["h"])}
             for name, target in zip(names, targets, strict=True):
                 arguments |= {f"to_{name}": target, f"add_{name}": added[name]}
                 added[name] |= target is not None

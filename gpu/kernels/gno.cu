@@ -5,7 +5,7 @@
 // kernel for a range of pieces has `first` and `count`; its arrays over pieces start at piece `first`. Null pointers
 // omit a term or an output. Position p reads row edge_ids[p] of edge arrays.
 #include "matrices.cuh"
-#include "gno_grad_edges.cuh"
+#include "gno_grad_edges_tensor.cuh"
 
 // Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 template <class T> constexpr int many_blocks_per_sm = sizeof(T) == 4 ? 8 : 5;

@@ -3,7 +3,7 @@
 // the part of one piece after another for the piece's edges. What is linear in Q is added to the results slab by slab.
 #pragma once
 
-#include "gno_tensor.cuh"
+#include "gno_message.cuh"
 
 // q[p, k, f] = sum over o of g[p, o] v[k0 + k, f0 + f, o] for the pieces of a block, zero beyond the last unit, feature
 // or piece. Four features with number f / 4 are at number f / 4 ^ k % 8 of row k, so that neither rows nor columns
@@ -224,10 +224,9 @@ __device__ void multiply_by_bias(const T* g, const T* b_v, int f0, int f_in, int
 // to_source[p, f] (+)= sum over k of a^[k] Q[k, f], or of a_dot[k] Q[k, f] if `dot`; to_coords[p] (+)= weights^T s;
 // to_params (+)= sum of s xi^^T over the edges of each piece, each if not null, and added to what is there if add_.
 // Every sum belongs to one lane throughout the kernel.
-template <bool tensor, class T, class I>
-__device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, const int* v_parts, const T* g,
-                                   const int* g_parts, const T* h, const T* weights, const T* xi,
-                                   const RowPartition<I>& partition, const I* indices, const I* edge_ids,
+template <class T, class I>
+__device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, const T* g, const T* h, const T* weights,
+                                   const T* xi, const RowPartition<I>& partition, const I* indices, const I* edge_ids,
                                    long long first, long long count, int f_in, int f_out, int dot, int bias,
                                    int add_source, int add_coords, int add_params, T* to_source, T* to_coords,
                                    T* to_params) {
@@ -249,10 +248,7 @@ __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, co
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
             const int units = min(S::units, hidden - k0), width = min(S::features, f_in - f0);
             const bool whole = is_whole<S>(network, k0, f0, f_in);
-            if constexpr (tensor && has_tensor_cores) {
-                const int* const parts = g_parts + s0 * groups_of(f_out) * group_words;
-                compute_q_tensor<S>(v_hat, v_parts, g, parts, pieces, units, k0, f0, f_in, f_out, slabs);
-            } else if (whole && wide && pieces == S::pieces) {
+            if (whole && wide && pieces == S::pieces) {
                 compute_q<S, true>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
             } else {
                 compute_q<S, false>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
@@ -307,21 +303,6 @@ gno_grad_edges(const Network<T> network, const T* __restrict__ v_hat, const T* _
                const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                long long first, long long count, int f_in, int f_out, int dot, int bias, int add_source, int add_coords,
                int add_params, T* to_source, T* to_coords, T* to_params) {
-    compute_grad_edges<false>(network, v_hat, nullptr, g, nullptr, h, weights, xi, partition, indices, edge_ids, first,
-                              count, f_in, f_out, dot, bias, add_source, add_coords, add_params, to_source, to_coords,
-                              to_params);
-}
-
-// gno_grad_edges on tensor cores, with the parts of v_hat and of the rows of g.
-template <class T, class I>
-__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
-gno_grad_edges_tensor(const Network<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
-                      const T* __restrict__ g, const int* __restrict__ g_parts, const T* __restrict__ h,
-                      const T* __restrict__ weights, const T* __restrict__ xi, const RowPartition<I> partition,
-                      const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first, long long count,
-                      int f_in, int f_out, int dot, int bias, int add_source, int add_coords, int add_params,
-                      T* to_source, T* to_coords, T* to_params) {
-    compute_grad_edges<true>(network, v_hat, v_parts, g, g_parts, h, weights, xi, partition, indices, edge_ids, first,
-                             count, f_in, f_out, dot, bias, add_source, add_coords, add_params, to_source, to_coords,
-                             to_params);
+    compute_grad_edges(network, v_hat, g, h, weights, xi, partition, indices, edge_ids, first, count, f_in, f_out, dot,
+                       bias, add_source, add_coords, add_params, to_source, to_coords, to_params);
 }

@@ -65,26 +65,41 @@ template <class T> struct Network {
     int d;
     int hidden;
 
-    // sum[j] += sum over c of weights[c, k + j] xi[row, c], for existing units only.
-    template <bool whole, int n>
-    __device__ void add_linear(const T* weights, const T* xi, long long row, int k, T (&sum)[n]) const {
+    // sum[i][j] += sum over c of weights[c, k + j] xi[rows[i], c], for existing units only.
+    template <bool whole, int m, int n>
+    __device__ void add_linear(const T* weights, const T* xi, const long long (&rows)[m], int k, T (&sum)[m][n]) const {
         const bool wide = hidden % n == 0 && is_aligned(weights);
-        xi += row * d;
+        const T* of_row[m];
+#pragma unroll
+        for (int i = 0; i < m; i++) {
+            of_row[i] = xi + rows[i] * d;
+        }
         weights += k;
 #pragma unroll 1
-        for (const T* const end = xi + d; xi != end; xi++, weights += hidden) {
-            T of_row[n];
-            load_run<whole>(weights, hidden - k, wide, of_row);
+        for (const T* const end = of_row[0] + d; of_row[0] != end; weights += hidden) {
+            T of_units[n];
+            load_run<whole>(weights, hidden - k, wide, of_units);
 #pragma unroll
-            for (int j = 0; j < n; j++) {
-                sum[j] += of_row[j] * *xi;
+            for (int i = 0; i < m; i++) {
+#pragma unroll
+                for (int j = 0; j < n; j++) {
+                    sum[i][j] += of_units[j] * *of_row[i];
+                }
+                of_row[i]++;
             }
         }
     }
     // The biases from unit k on, which follow the rows of weights.
-    template <bool whole, int n> __device__ void load_bias(const T* weights, int k, T (&bias)[n]) const {
+    template <bool whole, int m, int n> __device__ void load_bias(const T* weights, int k, T (&bias)[m][n]) const {
         const bool wide = hidden % n == 0 && is_aligned(weights);
-        load_run<whole>(weights + (long long)(d) * hidden + k, hidden - k, wide, bias);
+        load_run<whole>(weights + (long long)(d) * hidden + k, hidden - k, wide, bias[0]);
+#pragma unroll
+        for (int i = 1; i < m; i++) {
+#pragma unroll
+            for (int j = 0; j < n; j++) {
+                bias[i][j] = bias[0][j];
+            }
+        }
     }
     // Whether units can be read 16 bytes at a time.
     __device__ bool is_wide() const {
@@ -92,24 +107,38 @@ template <class T> struct Network {
     }
     static __device__ bool active(T z) { return !(z <= T(0)); }
 
-    // a or, with `dot`, a_dot of the units k .. k + n - 1, zero beyond the last; returns bits of the active ones.
-    template <bool whole = false, int n> __device__ unsigned units(bool dot, long long row, int k, T (&out)[n]) const {
-        T z[n], a_dot[n] = {};
+    // out[i] = a or, with `dot`, a_dot of the units k .. k + n - 1 of rows[i], zero beyond the last unit. Bit n i + j of
+    // the result says whether unit k + j of rows[i] is active.
+    template <bool whole = false, int m, int n>
+    __device__ unsigned units(bool dot, const long long (&rows)[m], int k, T (&out)[m][n]) const {
+        T z[m][n], a_dot[m][n] = {};
         unsigned bits = 0;
         load_bias<whole>(params, k, z);
-        add_linear<whole>(params, coords, row, k, z);
+        add_linear<whole>(params, coords, rows, k, z);
         if (dot && params_dot != nullptr) {
             load_bias<whole>(params_dot, k, a_dot);
-            add_linear<whole>(params_dot, coords, row, k, a_dot);
+            add_linear<whole>(params_dot, coords, rows, k, a_dot);
         }
         if (dot && coords_dot != nullptr) {
-            add_linear<whole>(params, coords_dot, row, k, a_dot);
+            add_linear<whole>(params, coords_dot, rows, k, a_dot);
         }
 #pragma unroll
+        for (int i = 0; i < m * n; i++) {
+            const T value = z[i / n][i % n];
+            const bool used = (whole || k + i % n < hidden) && active(value);
+            out[i / n][i % n] = !used ? T(0) : dot ? a_dot[i / n][i % n] : value;
+            bits |= unsigned(used) << i;
+        }
+        return bits;
+    }
+    // The same for one row.
+    template <bool whole = false, int n> __device__ unsigned units(bool dot, long long row, int k, T (&out)[n]) const {
+        const long long rows[1] = {row};
+        T units_of_row[1][n];
+        const unsigned bits = units<whole>(dot, rows, k, units_of_row);
+#pragma unroll
         for (int j = 0; j < n; j++) {
-            const bool used = (whole || k + j < hidden) && active(z[j]);
-            out[j] = !used ? T(0) : dot ? a_dot[j] : z[j];
-            bits |= unsigned(used) << j;
+            out[j] = units_of_row[0][j];
         }
         return bits;
     }
