@@ -4,53 +4,61 @@
 #include "gno_grad_edges.cuh"
 #include "gno_message_tensor.cuh"
 
-// q[p, k, f] of compute_q, whose pieces are the rows of the left tile; `v_parts` are those of
-// right tiles along o. Beyond the last piece q is arbitrary.
-template <class S>
-__device__ void compute_q_tensor(const float* v, const int* v_parts, const float* g, const int* g_parts, int pieces,
-                                 int units, int k0, int f0, int f_in, int f_out, float* q) {
+// A slab of Q as in compute_q, with a row for b_v, number 16, if it has the first units.
+constexpr int q_stride = 17 * 32 + 4;  // between pieces
+
+// Computes those of a row of the slab once more that are not finite, without tensor cores; `v` is the row of V^.
+__device__ inline void repeat_q(const float* v, const float* g, int pieces, int k, int width, int f_out, float* q) {
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane_of_warp(); i < pieces * 32; i += 32) {
+        const int f = i % 32, piece = i / 32;
+        float& element = q[piece * q_stride + k * 32 + (f / 4 ^ k % 8) * 4 + f % 4];
+        if (!is_finite(element)) {
+            TreeSum<float, 3, 4> total;
+            for (int o = 0; o < (f < width ? f_out : 0); o++) {
+                total.add(g[piece * f_out + o] * v[f * f_out + o], o);
+            }
+            element = total.value();
+        }
+    }
+}
+
+// The slab, whose pieces are the rows of left tiles; `v_parts` are those of right tiles along o. Beyond the last piece it
+// is arbitrary.
+__device__ inline void compute_q_tensor(const float* v, const int* v_parts, const float* g, const int* g_parts,
+                                        int pieces, const SlabRows& rows, int f0, int f_in, int f_out, float* q) {
     const int steps = (f_out + 15) / 16, pairs = (f_in + 15) / 16, stride = groups_of(f_out) * group_words;
     const int p = lane_of_warp() / 4, group = lane_of_warp() % 4;
     const int* const first = g_parts + min(p, pieces - 1) * stride + group * group_words;
     const int* const second = g_parts + min(p + 8, pieces - 1) * stride + group * group_words;
-    for (int k = warp_of_block(); k < S::units; k += S::warps) {
+#pragma unroll 1
+    for (int k = warp_of_block(); k < (rows.bias ? 17 : 16); k += THREADS / 32) {
+        const int of_v = k < 16 ? rows.k0 + k : rows.hidden;
         float sum[2][2][4] = {};
-        const int* of_unit = v_parts + ((long long)(k0 + k) * steps * pairs + f0 / 16) * pair_words;
-        for (int step = 0; step < (k < units ? steps : 0); step++, of_unit += pairs * pair_words) {
+        const int* parts = v_parts + ((long long)(of_v) * steps * pairs + f0 / 16) * pair_words;
+        for (int step = 0; step < (k < rows.units || k == 16 ? steps : 0); step++, parts += pairs * pair_words) {
             const int at = step * 4 * group_words;
             const LeftParts left = load_left_groups(first + at, second + at);
-            multiply_add_pair(left, of_unit, sum[0]);
+            multiply_add_pair(left, parts, sum[0]);
             if (f0 + 16 < f_in) {
-                multiply_add_pair(left, of_unit + pair_words, sum[1]);
+                multiply_add_pair(left, parts + pair_words, sum[1]);
             }
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float row[4];
             row_of_pair(sum[i / 2], i % 2, row);
-            write(q + (p + i % 2 * 8) * S::piece_stride + k * S::features + ((i / 2 * 4 + group) ^ k % 8) * 4, row);
+            write(q + (p + i % 2 * 8) * q_stride + k * 32 + ((i / 2 * 4 + group) ^ k % 8) * 4, row);
         }
-        const bool again[2] = {any_not_finite(sum[0]), any_not_finite(sum[1])};
-        if (again[0] || again[1]) {
-            __syncwarp();
-#pragma unroll 1
-            for (int i = lane_of_warp(); i < pieces * S::features; i += 32) {
-                const int f = i % S::features, piece = i / S::features;
-                float& element = q[piece * S::piece_stride + k * S::features + (f / 4 ^ k % 8) * 4 + f % 4];
-                if (!is_finite(element)) {
-                    TreeSum<float, 3, 4> total;
-                    for (int o = 0; o < (f0 + f < f_in ? f_out : 0); o++) {
-                        const float factor = v[((long long)(k0 + k) * f_in + f0 + f) * f_out + o];
-                        total.add(g[piece * f_out + o] * factor, o);
-                    }
-                    element = total.value();
-                }
-            }
+        if (any_not_finite(sum[0]) || any_not_finite(sum[1])) {
+            const float* const row = v + ((long long)(of_v) * f_in + f0) * f_out;
+            repeat_q(row, g, pieces, k, min(32, f_in - f0), f_out, q);
         }
     }
 }
 
-// The slab of Q of one piece, in the order of compute_q.
+// The slab of Q of one piece.
 struct PieceQ {
     const float* q;
 
@@ -102,8 +110,6 @@ struct SplitByFeature {
     }
 };
 
-static_assert(PART_SIZE <= 128, "the bits of active units of a piece are one number");
-
 // Sixteen edges of a piece, the rows of left tiles. A lane has the edges lane / 4 and lane / 4 + 8.
 template <class I> struct EdgesOfPiece {
     const Network<float>& network;
@@ -113,10 +119,10 @@ template <class I> struct EdgesOfPiece {
     // The position of edge i; beyond the last edge that of the last one.
     __device__ I position(int i) const { return chunk.position + I(min(edge(i), chunk.edges - 1)); }
 
-    // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + bias[f] if it is not null;
-    // omitted if to_source is null. Bit 4 i + j of the result says whether unit 4 (lane % 4) + j of edge i is active.
+    // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + q[16, f] if `bias`; omitted if
+    // to_source is null. Bit 4 i + j of the result says whether unit 4 (lane % 4) + j of edge i is active.
     __device__ unsigned add_to_source(bool dot, const I* edge_ids, const PieceQ& q, const SplitByUnit& of_q,
-                                      const float* bias, bool fresh, float* to_source) const {
+                                      bool bias, bool fresh, float* to_source) const {
         const long long row[2] = {edge_ids[position(0)], edge_ids[position(1)]};
         float units[2][4], sum[4][4] = {};
         const unsigned active = network.units(dot, row, chunk.k0 + lane_of_warp() % 4 * 4, units);
@@ -144,10 +150,9 @@ template <class I> struct EdgesOfPiece {
             if (edge(i / 2) < chunk.edges) {
                 float* const target = to_source + (long long)(chunk.position + I(edge(i / 2))) * chunk.f_in + chunk.f0;
                 float total[4] = {sum[0][i], sum[1][i], sum[2][i], sum[3][i]}, before[4] = {};
-                if (bias != nullptr) {
-                    read(bias + f, before);
-                }
-                if (!fresh) {
+                if (bias) {  // of the first sums that are stored
+                    read(q.at(16, f / 4), before);
+                } else if (!fresh) {
                     load_run(target + f, count, wide, before);
                 }
 #pragma unroll
@@ -254,44 +259,35 @@ __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_
                                           int dot, int bias, int add_source, int add_coords, int add_params,
                                           T* to_source, T* to_coords, T* to_params) {
     using S = Slab<T>;
-    __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
+    __shared__ __align__(16) T slabs[S::pieces * q_stride];
     __shared__ __align__(16) T tiles[S::warps * S::depth * S::unit_stride];
     __shared__ T xi_tiles[S::warps * S::depth * 4];
-    __shared__ __align__(16) T biases[S::warps * S::features];  // Q[H]
+    __shared__ unsigned char active_bits[PART_SIZE / 16 * THREADS];  // of each thread, for every 16 edges
+    unsigned char* const active = active_bits + threadIdx.x;
     T* const s = tiles + warp_of_block() * S::depth * S::unit_stride;
     T* const xi_tile = xi_tiles + warp_of_block() * S::depth * 4;
-    T* const of_bias = biases + warp_of_block() * S::features;
     const int d = network.d, hidden = network.hidden;
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
-    const bool wide = f_out % 4 == 0 && is_aligned(v_hat);
     const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
     g += s0 * f_out;
     g_parts += s0 * groups_of(f_out) * group_words;
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
-            const int units = min(S::units, hidden - k0);
-            compute_q_tensor<S>(v_hat, v_parts, g, g_parts, pieces, units, k0, f0, f_in, f_out, slabs);
+            const SlabRows rows(k0, hidden, !dot && to_source != nullptr);
+            compute_q_tensor(v_hat, v_parts, g, g_parts, pieces, rows, f0, f_in, f_out, slabs);
             __syncthreads();
             for (int p = warp_of_block(); p < pieces; p += S::warps) {
                 const RowChunk<I> piece = of_warp.at(p);
-                const PieceQ q{slabs + p * S::piece_stride};
-                const bool has_bias = !dot && k0 == 0 && to_source != nullptr;
-                if (has_bias) {
-                    const T* const b_v = v_hat + (long long)(hidden) * f_in * f_out;
-                    multiply_by_bias<S>(g + p * f_out, b_v, f0, f_in, f_out, wide, of_bias);
-                    __syncwarp();
-                }
+                const PieceQ q{slabs + p * q_stride};
                 const auto edges = [&](int e0) -> EdgesOfPiece<I> {
-                    return {network, {piece.begin + I(e0), min(S::depth, piece.size - e0), k0, units, f0, f_in}};
+                    return {network, {piece.begin + I(e0), min(S::depth, piece.size - e0), k0, rows.units, f0, f_in}};
                 };
-                unsigned long long active = 0;  // eight bits of every 16 edges
                 const SplitByUnit by_unit(q);
 #pragma unroll 1
                 for (int e0 = 0; e0 < piece.size; e0 += S::depth) {
-                    const unsigned long long bits = edges(e0).add_to_source(
-                        dot, edge_ids, q, by_unit, has_bias ? of_bias : nullptr, !add_source && k0 == 0, to_source);
-                    active |= bits << e0 / 2;
+                    active[e0 / 16 * THREADS] = (unsigned char)(edges(e0).add_to_source(
+                        dot, edge_ids, q, by_unit, rows.bias, !add_source && k0 == 0, to_source));
                 }
                 if (h == nullptr) {
                     continue;
@@ -300,7 +296,8 @@ __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_
 #pragma unroll 1
                 for (int e0 = 0; e0 == 0 || e0 < piece.size; e0 += S::depth) {
                     const EdgesOfPiece<I> of_chunk = edges(e0);
-                    of_chunk.compute_s(h, h_parts, indices, q, by_feature, unsigned(active >> e0 / 2), S::unit_stride, s);
+                    of_chunk.compute_s(h, h_parts, indices, q, by_feature, active[e0 / 16 * THREADS], S::unit_stride,
+                                       s);
                     if (to_coords != nullptr) {
                         const bool fresh = !add_coords && k0 == 0 && f0 == 0;
                         add_to_coords<S>(of_chunk.chunk, s, weights, d, hidden, fresh, to_coords);
