@@ -243,6 +243,7 @@ __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, co
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
     const bool wide = f_out % 4 == 0 && is_aligned(v_hat);
+    const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
     g += s0 * f_out;
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
@@ -255,7 +256,7 @@ __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, co
             }
             __syncthreads();
             for (int p = warp_of_block(); p < pieces; p += S::warps) {
-                const RowChunk<I> piece = partition.piece(first + s0 + p);
+                const RowChunk<I> piece = of_warp.at(p);
                 const T* const q = slabs + p * S::piece_stride;
                 const bool has_bias = !dot && k0 == 0;
                 if (to_source != nullptr && has_bias) {

@@ -316,7 +316,7 @@ __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_
 }
 
 template <class T, class I>
-__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, tensor_edge_blocks_per_sm)
 gno_grad_edges_tensor(const Network<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
                       const T* __restrict__ g, const int* __restrict__ g_parts, const T* __restrict__ h,
                       const int* __restrict__ h_parts, const T* __restrict__ weights, const T* __restrict__ xi,

@@ -30,6 +30,22 @@ template <class T> struct Slab {
 __device__ inline int lane_of_warp() { return threadIdx.x % 32; }
 __device__ inline int warp_of_block() { return threadIdx.x / 32; }
 
+// Up to 16 pieces from number `first` on, each in two lanes of a warp.
+template <class I> struct PiecesOfWarp {
+    I begin;
+    int size;
+
+    __device__ PiecesOfWarp(const RowPartition<I>& partition, long long first, int count) {
+        const int p = lane_of_warp() % 16;
+        const RowChunk<I> piece = partition.piece(first + p);
+        begin = piece.begin;
+        size = p < count ? piece.size : 0;
+    }
+    __device__ RowChunk<I> at(int p) const {
+        return {I(0), __shfl_sync(0xffffffffu, begin, p), __shfl_sync(0xffffffffu, size, p)};
+    }
+};
+
 // Consecutive edges of a piece, and a slab.
 template <class I> struct EdgeChunk {
     I position;  // of the first edge
@@ -72,7 +88,7 @@ template <class S, class T> struct EdgeTile {
             const int e = lane_of_warp() / 8 + i;
             T run[4] = {};
             if (e < chunk.edges) {
-                const T* const row = h + (long long)(indices[chunk.position + I(e)]) * chunk.f_in;
+                const T* const row = row_at(h, indices[chunk.position + I(e)], chunk.f_in);
                 load_run<whole>(row + chunk.f0 + f, count, chunk.f_in % 4 == 0, run);
             }
             write(features + e * S::feature_stride + f, run);
@@ -94,6 +110,11 @@ template <class S, class T> struct EdgeTile {
 template <class S, class T> __device__ bool is_whole(const Network<T>& network, int k0, int f0, int f_in) {
     return k0 + S::units <= network.hidden && f0 + S::features <= f_in && f_in % 4 == 0 && network.is_wide();
 }
+
+// A value that the compiler knows, as an argument.
+template <bool known> struct Constant {
+    __device__ constexpr operator bool() const { return known; }
+};
 
 // Moments of pieces. Null pointers omit a term.
 template <class S, class T, class I> struct Moments {
@@ -122,8 +143,9 @@ private:
         T part[4][4] = {};
         T ones = T(0);  // of feature number lane, if b_v is in the slab; a_dot has no such unit
         bool fresh = true;
-        for (int dot = h_by_a == nullptr; dot < (h_by_a_dot == nullptr ? 1 : 2); dot++) {
-            const T* const h = dot ? h_by_a_dot : h_by_a;
+        T* const target = t + row * S::features + col;
+        // The moments by h, whose factor is a or, with `dot`, a_dot.
+        const auto add_term = [&](auto dot, const T* h) {
             for (int e0 = 0; e0 < piece.size; e0 += S::depth) {
                 const int edges = min(S::depth, piece.size - e0);
                 const EdgeChunk<I> chunk{piece.begin + I(e0), edges, k0, units, f0, f_in};
@@ -135,7 +157,7 @@ private:
                 if (units > 0) {
                     add_edges(edges, row, col, part);
                     if ((e0 + S::depth) % 16 == 0 || e0 + S::depth >= piece.size) {
-                        add_part(part, fresh, units - row, width - col, t + row * S::features + col);
+                        add_part(part, fresh, units - row, width - col, target);
                         fresh = false;
                     }
                 }
@@ -144,9 +166,15 @@ private:
                 }
                 __syncwarp();
             }
+        };
+        if (h_by_a != nullptr) {
+            add_term(Constant<false>{}, h_by_a);
+        }
+        if (h_by_a_dot != nullptr) {
+            add_term(Constant<true>{}, h_by_a_dot);
         }
         if (fresh) {
-            add_part(part, fresh, units - row, width - col, t + row * S::features + col);
+            add_part(part, fresh, units - row, width - col, target);
         }
         if (units < S::units) {
             t[units * S::features + lane] = lane < width ? ones : T(0);
@@ -245,18 +273,19 @@ __device__ void compute_message(const Network<T>& network, const T* v_hat, const
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
     const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
+    const PiecesOfWarp<I> pieces(partition, s0, S::pieces);
     const int last_row = network.hidden + (h_by_a != nullptr);  // after b_v
     const bool wide = f_out % 4 == 0 && is_aligned(v_hat);
     constexpr int lane_columns = S::pieces * 32 / THREADS;
     const int own = int(threadIdx.x) * lane_columns / 32, column = int(threadIdx.x) * lane_columns % 32;
     const long long s = s0 + own;
-    const bool has_edges = partition.piece(s).size > 0;
+    const bool has_edges = pieces.at(own).size > 0;
     T* const target = s < partition.num_pieces ? partition.target(s, f_out, out, overflow) : nullptr;
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < last_row; k0 += S::units) {
             const int rows = min(S::units, last_row - k0);
             for (int p = warp_of_block(); p < S::pieces; p += S::warps) {
-                moments.compute(partition.piece(s0 + p), k0, f0, slabs + p * S::piece_stride);
+                moments.compute(pieces.at(p), k0, f0, slabs + p * S::piece_stride);
             }
             __syncthreads();
             for (int o0 = 0; o0 < f_out; o0 += 32) {
@@ -361,8 +390,9 @@ __device__ void compute_grad_v(const Network<T>& network, const T* h_by_a, const
 #pragma unroll 1
     for (long long s0 = begin; s0 < min(begin + 16 * S::pieces, count); s0 += S::pieces) {
         const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
+        const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
         for (int p = warp_of_block(); p < pieces; p += S::warps) {
-            moments.compute(partition.piece(first + s0 + p), k0, f0, slabs + p * S::piece_stride);
+            moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
         __syncthreads();
         const T* const of_pieces = g + s0 * f_out;

@@ -331,7 +331,7 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
 
 // gno_message on tensor cores, with the parts of v_hat and of the rows of h_by_a and h_by_a_dot.
 template <class T, class I>
-__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, tensor_blocks_per_sm<I>)
 gno_message_tensor(const Network<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
                    const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot, const int* __restrict__ parts_by_a,
                    const int* __restrict__ parts_by_a_dot, const RowPartition<I> partition,
@@ -374,7 +374,7 @@ struct PieceGradients {
 
 // Adds a pair's sums for the features f and f + 1 to products[f, o], or stores them if `fresh`; `t` are the moments of
 // a row of the slab.
-template <int stride>
+template <int stride, bool whole>
 __device__ void add_pair_products(const float* t, const PieceGradients& of, int f, int width, int o, bool fresh,
                                   float (&sum)[2][4], float* products) {
     unsigned again = 0;  // bit i: feature f + i / 4, column o + i % 4
@@ -388,18 +388,18 @@ __device__ void add_pair_products(const float* t, const PieceGradients& of, int 
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int count = f + half < width ? of.f_out - o : 0;
+        const int count = whole || f + half < width ? of.f_out - o : 0;
         float row[4], before[4] = {};
         row_of_pair(sum, half, row);
         float* const target = products + (f + half) * of.f_out + o;
         if (!fresh) {
-            load_run(target, count, of.f_out % 4 == 0, before);
+            load_run<whole>(target, count, of.f_out % 4 == 0, before);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             row[j] += before[j];
         }
-        store_run(target, count, of.f_out % 4 == 0, row);
+        store_run<whole>(target, count, of.f_out % 4 == 0, row);
     }
 #pragma unroll 1
     for (int i = 0; again >> i != 0; i++) {
@@ -416,7 +416,7 @@ __device__ void add_pair_products(const float* t, const PieceGradients& of, int 
 
 // products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows of a slab, whose features are the rows
 // of left tiles. The row of b_v is zero if `no_bias`.
-template <int stride>
+template <int stride, bool whole>
 __device__ void add_slab_products(const float* t, const PieceGradients& of, const SlabRows& rows, bool no_bias,
                                   int width, bool fresh, long long row_stride, float* products) {
     const int p = lane_of_warp() % 4, f = lane_of_warp() / 4 * 4;
@@ -446,7 +446,7 @@ __device__ void add_slab_products(const float* t, const PieceGradients& of, cons
                 }
 #pragma unroll
                 for (int q = 0; q < 2; q++) {
-                    add_pair_products<stride>(from, of, f + u, width, o0 + q * 16 + p * 4, fresh, sum[q],
+                    add_pair_products<stride, whole>(from, of, f + u, width, o0 + q * 16 + p * 4, fresh, sum[q],
                                               products + (long long)(rows.of_v(i)) * row_stride);
                 }
             }
@@ -480,15 +480,21 @@ __device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const flo
             moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
         __syncthreads();
-        add_slab_products<S::piece_stride>(slabs, {g + s0 * f_out, pieces, f_out}, rows, moments.h_by_a == nullptr,
-                                           min(S::features, f_in - f0), s0 == begin, row_stride, target);
+        const PieceGradients of{g + s0 * f_out, pieces, f_out};
+        const bool no_bias = moments.h_by_a == nullptr;
+        const int width = min(S::features, f_in - f0);
+        if (width == S::features && f_out % 32 == 0) {
+            add_slab_products<S::piece_stride, true>(slabs, of, rows, no_bias, width, s0 == begin, row_stride, target);
+        } else {
+            add_slab_products<S::piece_stride, false>(slabs, of, rows, no_bias, width, s0 == begin, row_stride, target);
+        }
         __syncthreads();
     }
 }
 
 // gno_grad_v on tensor cores.
 template <class T, class I>
-__global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
+__global__ void __launch_bounds__(THREADS, tensor_blocks_per_sm<I>)
 gno_grad_v_tensor(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
                   const int* __restrict__ parts_by_a, const int* __restrict__ parts_by_a_dot, const T* __restrict__ g,
                   const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,

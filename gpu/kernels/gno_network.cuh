@@ -3,6 +3,24 @@
 
 #include "products.cuh"
 
+// The address of a row of `width` numbers. A compiler that has moved the conversion of a width out of a loop would
+// multiply numbers of 64 bits.
+__device__ inline long long multiply_wide(int x, int y) {
+#ifdef __CUDA_ARCH__
+    long long product;
+    asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
+    return product;
+#else
+    return (long long)(x) * y;
+#endif
+}
+__device__ inline long long multiply_wide(long long x, int y) { return x * y; }
+
+template <class T, class I> __device__ const T* row_at(const T* rows, I row, int width) {
+    const long long offset = multiply_wide(row, width * int(sizeof(T)));
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(rows) + offset);
+}
+
 // Whether 16 bytes can be read at once.
 __device__ inline bool is_aligned(const void* address) {
     return reinterpret_cast<unsigned long long>(address) % 16 == 0;
@@ -66,13 +84,13 @@ template <class T> struct Network {
     int hidden;
 
     // sum[i][j] += sum over c of weights[c, k + j] xi[rows[i], c], for existing units only.
-    template <bool whole, int m, int n>
-    __device__ void add_linear(const T* weights, const T* xi, const long long (&rows)[m], int k, T (&sum)[m][n]) const {
+    template <bool whole, class I, int m, int n>
+    __device__ void add_linear(const T* weights, const T* xi, const I (&rows)[m], int k, T (&sum)[m][n]) const {
         const bool wide = hidden % n == 0 && is_aligned(weights);
         const T* of_row[m];
 #pragma unroll
         for (int i = 0; i < m; i++) {
-            of_row[i] = xi + rows[i] * d;
+            of_row[i] = row_at(xi, rows[i], d);
         }
         weights += k;
 #pragma unroll 1
@@ -109,8 +127,8 @@ template <class T> struct Network {
 
     // out[i] = a or, with `dot`, a_dot of the units k .. k + n - 1 of rows[i], zero beyond the last unit. Bit n i + j of
     // the result says whether unit k + j of rows[i] is active.
-    template <bool whole = false, int m, int n>
-    __device__ unsigned units(bool dot, const long long (&rows)[m], int k, T (&out)[m][n]) const {
+    template <bool whole = false, class I, int m, int n>
+    __device__ unsigned units(bool dot, const I (&rows)[m], int k, T (&out)[m][n]) const {
         T z[m][n], a_dot[m][n] = {};
         unsigned bits = 0;
         load_bias<whole>(params, k, z);
@@ -132,8 +150,8 @@ template <class T> struct Network {
         return bits;
     }
     // The same for one row.
-    template <bool whole = false, int n> __device__ unsigned units(bool dot, long long row, int k, T (&out)[n]) const {
-        const long long rows[1] = {row};
+    template <bool whole = false, class I, int n> __device__ unsigned units(bool dot, I row, int k, T (&out)[n]) const {
+        const I rows[1] = {row};
         T units_of_row[1][n];
         const unsigned bits = units<whole>(dot, rows, k, units_of_row);
 #pragma unroll

@@ -11,6 +11,10 @@
 #include "gno_message.cuh"
 #include "tensor.cuh"
 
+// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+template <class I> constexpr int tensor_blocks_per_sm = sizeof(I) == 4 ? 4 : 3;
+constexpr int tensor_edge_blocks_per_sm = 3;
+
 // ---- parts in global memory -----------------------------------------------------------------------------------------
 
 // A group is four neighbouring numbers of a row: for each of the three parts two words, the first number in the lower
@@ -143,39 +147,3 @@ template <int m> __device__ bool any_not_finite(const float (&sums)[m][4]) {
     }
     return __any_sync(0xffffffffu, zero != 0.0f);
 }
-
-// ---- addresses and pieces -------------------------------------------------------------------------------------------
-
-// The address of a row of `width` numbers. A compiler that has moved the conversion of a width out of a loop would
-// multiply numbers of 64 bits.
-__device__ inline long long multiply_wide(int x, int y) {
-#ifdef __CUDA_ARCH__
-    long long product;
-    asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
-    return product;
-#else
-    return (long long)(x) * y;
-#endif
-}
-__device__ inline long long multiply_wide(long long x, int y) { return x * y; }
-
-template <class T, class I> __device__ const T* row_at(const T* rows, I row, int width) {
-    const long long offset = multiply_wide(row, width * int(sizeof(T)));
-    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(rows) + offset);
-}
-
-// Pieces first .. first + 15, each in two lanes of a warp.
-template <class I> struct PiecesOfWarp {
-    I begin;
-    int size;
-
-    __device__ PiecesOfWarp(const RowPartition<I>& partition, long long first, int count) {
-        const int p = lane_of_warp() % 16;
-        const RowChunk<I> piece = partition.piece(first + p);
-        begin = piece.begin;
-        size = p < count ? piece.size : 0;
-    }
-    __device__ RowChunk<I> at(int p) const {
-        return {I(0), __shfl_sync(0xffffffffu, begin, p), __shfl_sync(0xffffffffu, size, p)};
-    }
-};
