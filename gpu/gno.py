@@ -270,7 +270,10 @@ class _Message:
             arguments = block | {"v_hat": self.net.v_hat(params), "dot": bool(dot), "bias": bias, "xi": xi}
             arguments |= {"h": None if targets[1] is None and targets[2] is None else h, "weights": weights}
             if self.tensor:
-                arguments |= {"v_parts": self._split_v(params, along_out=True), "h_parts": self._split_rows(arguments["h"])}
+                arguments |= {
+                    "v_parts": self._split_v(params, along_out=True),
+                    "h_parts": self._split_rows(arguments["h"]),
+                }
             for name, target in zip(names, targets, strict=True):
                 arguments |= {f"to_{name}": target, f"add_{name}": added[name]}
                 added[name] |= target is not None

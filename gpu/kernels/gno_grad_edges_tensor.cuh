@@ -24,8 +24,8 @@ __device__ inline void repeat_q(const float* v, const float* g, int pieces, int 
     }
 }
 
-// The slab, whose pieces are the rows of left tiles; `v_parts` are those of right tiles along o. Beyond the last piece it
-// is arbitrary.
+// The slab, whose pieces are the rows of left tiles; `v_parts` are those of right tiles along o. Rows of pieces beyond
+// the last are arbitrary.
 __device__ inline void compute_q_tensor(const float* v, const int* v_parts, const float* g, const int* g_parts,
                                         int pieces, const SlabRows& rows, int f0, int f_in, int f_out, float* q) {
     const int steps = (f_out + 15) / 16, pairs = (f_in + 15) / 16, stride = groups_of(f_out) * group_words;
@@ -119,8 +119,8 @@ template <class I> struct EdgesOfPiece {
     // The position of edge i; beyond the last edge that of the last one.
     __device__ I position(int i) const { return chunk.position + I(min(edge(i), chunk.edges - 1)); }
 
-    // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + q[16, f] if `bias`; omitted if
-    // to_source is null. Bit 4 i + j of the result says whether unit 4 (lane % 4) + j of edge i is active.
+    // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + q[16, f] if `bias`; omitted
+    // if to_source is null. Bit 4 i + j of the result says whether unit 4 (lane % 4) + j of edge i is active.
     __device__ unsigned add_to_source(bool dot, const I* edge_ids, const PieceQ& q, const SplitByUnit& of_q,
                                       bool bias, bool fresh, float* to_source) const {
         const long long row[2] = {edge_ids[position(0)], edge_ids[position(1)]};
@@ -175,8 +175,9 @@ template <class I> struct EdgesOfPiece {
             return;
         }
         const I source[2] = {indices[position(0)], indices[position(1)]};
-        const int words = groups_of(chunk.f_in) * group_words, first = (chunk.f0 / 4 + lane_of_warp() % 4) * group_words;
-        const int* const of_edge[2] = {row_at(h_parts + first, source[0], words), row_at(h_parts + first, source[1], words)};
+        const int words = groups_of(chunk.f_in) * group_words;
+        h_parts += (chunk.f0 / 4 + lane_of_warp() % 4) * group_words;
+        const int* const of_edge[2] = {row_at(h_parts, source[0], words), row_at(h_parts, source[1], words)};
         float sum[2][4] = {};
 #pragma unroll
         for (int step = 0; step < 2; step++) {

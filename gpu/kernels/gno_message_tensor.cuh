@@ -1,4 +1,5 @@
-// gno_message and the gradient of V^ on tensor cores, by slabs of 16 hidden units and 32 features as in gno_message.cuh.
+// gno_message and the gradient of V^ on tensor cores, by slabs of 16 hidden units and 32 features as in
+// gno_message.cuh.
 #pragma once
 
 #include "gno_tensor.cuh"
@@ -9,7 +10,8 @@
 template <int pad> struct TensorSlab {
     using Base = Slab<float>;
     static constexpr int units = Base::units, features = Base::features, pieces = Base::pieces;
-    static constexpr int piece_stride = (units + 1) * features + pad;  // by which the accesses to pieces differ in banks
+    // Padded so that accesses to neighbouring pieces are in different banks.
+    static constexpr int piece_stride = (units + 1) * features + pad;
 };
 
 template <class I> struct TensorMoments {
@@ -47,8 +49,8 @@ template <class I> struct TensorMoments {
     }
 
 private:
-    // sum[j] += the products of 16 units and of the features 4 col + j, for all edges of a piece, 16 at a time, of which
-    // a lane has four neighbours.
+    // sum[j] += the products of 16 units and of the features 4 col + j, for all edges of a piece, 16 at a time. A lane
+    // has four neighbouring edges.
     template <bool dot>
     __device__ void add_term(const int* parts, const RowChunk<I>& piece, int k0, int f0, float (&sum)[4][4]) const {
         const int lane_e = lane_of_warp() % 4 * 4;
@@ -163,7 +165,8 @@ private:
             }
             TreeSum<float, 3, 4> total;
             int terms = 0;
-            for (int dot = h_by_a == nullptr; dot < (h_by_a_dot == nullptr ? 1 : 2) && k < network.hidden && f < f_in; dot++) {
+            const int end = k >= network.hidden || f >= f_in ? 0 : h_by_a_dot == nullptr ? 1 : 2;
+            for (int dot = h_by_a == nullptr; dot < end; dot++) {
                 const float* const h = dot ? h_by_a_dot : h_by_a;
                 for (int e = 0; e < piece.size; e++) {
                     float unit[1];
@@ -414,8 +417,8 @@ __device__ void add_pair_products(const float* t, const PieceGradients& of, int 
     }
 }
 
-// products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows of a slab, whose features are the rows
-// of left tiles. The row of b_v is zero if `no_bias`.
+// products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows of a slab, whose features are the
+// rows of left tiles. The row of b_v is zero if `no_bias`.
 template <int stride, bool whole>
 __device__ void add_slab_products(const float* t, const PieceGradients& of, const SlabRows& rows, bool no_bias,
                                   int width, bool fresh, long long row_stride, float* products) {

@@ -125,8 +125,8 @@ template <class T> struct Network {
     }
     static __device__ bool active(T z) { return !(z <= T(0)); }
 
-    // out[i] = a or, with `dot`, a_dot of the units k .. k + n - 1 of rows[i], zero beyond the last unit. Bit n i + j of
-    // the result says whether unit k + j of rows[i] is active.
+    // out[i] = a or, with `dot`, a_dot of the units k .. k + n - 1 of rows[i], zero beyond the last unit. Bit n i + j
+    // of the result says whether unit k + j of rows[i] is active.
     template <bool whole = false, class I, int m, int n>
     __device__ unsigned units(bool dot, const I (&rows)[m], int k, T (&out)[m][n]) const {
         T z[m][n], a_dot[m][n] = {};
