@@ -1,9 +1,9 @@
 // What the kernels of gno_message on tensor cores share: the bfloat16 parts of float32 arrays, and products as in
 // tensor.cuh.
 //
-// The parts of V^, features and g are computed once for all kernels of a call, those of the hidden layer, of moments and
-// of Q where they are used. Both factors of a product may have their depth in any order, if it is the same one. A lane's
-// four numbers along a depth or along columns are therefore neighbours in memory.
+// The parts of V^, features and g are computed once for all kernels of a call, those of the hidden layer, of moments
+// and of Q where they are used. Both factors of a product may have their depth in any order, if it is the same one.
+// A lane's four numbers along a depth or along columns are therefore neighbours in memory.
 //
 // Sums that are not finite are computed once more, one by one and without tensor cores.
 #pragma once
