@@ -205,9 +205,11 @@ class _Message:
         self.call, self.graph, self.net = call, call.graph, _Network(call)
         self.kernels, self.features = call.kernels, align(call.inputs.features)
         self.pieces = sums.by_destination(call.graph)
-        self.slab_pieces = 64 // self.net.itemsize  # of a block of threads
+        self.slab_pieces = 64 // self.net.itemsize  # pieces of a block of threads
         self.tensor = call.kernels.by_tensor_cores("").endswith(TENSOR)
-        self._parts: dict[Any, tuple[Any, Any]] = {}  # by what was split, which is kept alive
+        # bfloat16 parts of arrays that do not change during the call. The key is the address of the array and the order
+        # of its tiles; the array is kept alive, so that no other array has its address.
+        self._parts: dict[Any, tuple[Any, Any]] = {}
 
     def sum_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
         """Write out_i = sum of T V^ over i's pieces and over terms (h_by_a, h_by_a_dot, params); None means zero."""
