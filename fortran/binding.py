@@ -18,8 +18,8 @@ from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
 from trigraph.table import Argument, Operator, evaluate, evaluate_shape, result_type
 
-LARGEST = 2**31 - 1
-SMALL = LEAST // 24  # outputs with fewer elements, of at most 24 bytes each, are too small for the memory pool
+LARGEST_SIZE = 2**31 - 1
+POOLED_SIZE = LEAST // 24  # outputs with fewer elements, of at most 24 bytes each, are too small for the memory pool
 INTEGERS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.int32),
     8: np.dtype(np.int64),
@@ -54,26 +54,26 @@ class _ShimCall:
         wanted: Sequence[str],
         out: Mapping[str, np.ndarray],
     ) -> Any:
-        """Execute the operator (see `functions`). Raises MemoryError if the system refuses memory or threads."""
+        """Execute the operator (see `make_functions`). Raises MemoryError if the system refuses memory or threads."""
         op = self.op
         numbers = [sizes[s] for s in op.definition.symbols]
-        if max(numbers) > LARGEST:
+        if max(numbers) > LARGEST_SIZE:
             name = op.definition.symbols[numbers.index(max(numbers))]
-            raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
+            raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST_SIZE}")
         real = REALS[values[self.first].dtype.itemsize]
         graph: list[Any] = op.graph.find_all(self.graph, values) if op.graph is not None else []
         index = self.index or INTEGERS[next(a for a in graph if a is not None).dtype.itemsize]
         work, *shapes = cast(Any, evaluate(self.work_and_shapes, sizes))
-        outputs, least = [], min(numbers)
+        outputs, smallest = [], min(numbers)
         for f, shape, parts in zip(op.fields, shapes, self.output_parts, strict=True):
             written = math.prod(shape)
             if f.name in wanted:
-                work, least = work + written, min(least, written)
+                work, smallest = work + written, min(smallest, written)
             else:  # a field that is not requested needs only a one-element array
                 shape, written = (1,), 1
-            make: Any = np.empty if written < SMALL else empty
-            outputs.append(out[f.name] if f.name in out else make(parts + shape, index if f.index else real))
-        if least > 0:
+            allocate: Any = np.empty if written < POOLED_SIZE else empty
+            outputs.append(out[f.name] if f.name in out else allocate(parts + shape, index if f.index else real))
+        if smallest > 0:
             arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
             module = self.load()
             arguments += numbers
@@ -83,7 +83,7 @@ class _ShimCall:
             # An array is None if its optional graph is absent, or if EdgeGraph.reverse_edge is ambiguous.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
             inputs: list[Any] = [(a, values[a.name]) for a in self.arguments]
-            inputs = [self.stand_in(a, values, sizes, index, real) if v is None else v for a, v in inputs]
+            inputs = [self.make_placeholder(a, values, sizes, index, real) if v is None else v for a, v in inputs]
             arguments += [a.reshape(self.input_shape).T for a in inputs]
             if op.selective:
                 arguments += [f.name in wanted for f in op.fields]
@@ -91,8 +91,8 @@ class _ShimCall:
             arguments += [a.reshape(*parts, -1).T for a, parts in zip(outputs, self.output_parts, strict=True)]
             if getattr(module, name)(*arguments) != 0:
                 refused = module.refused_bytes()
-                what = f"{refused} bytes of workspace" if refused else "workspace, or threads"
-                raise MemoryError(f"{op.name}: the system refused {what}")
+                description = f"{refused} bytes of workspace" if refused else "workspace, or threads"
+                raise MemoryError(f"{op.name}: the system refused {description}")
         else:
             # f2py rejects empty arrays. Since every sum is empty, all outputs are 0, and all indices are -1.
             for f, array in zip(op.fields, outputs, strict=True):
@@ -102,13 +102,15 @@ class _ShimCall:
         named = zip(op.fields, outputs, strict=True)
         return result_type(op.name)(*[a if f.name in wanted else None for f, a in named])
 
-    def stand_in(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any) -> np.ndarray:
+    def make_placeholder(
+        self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], *dtypes: Any
+    ) -> np.ndarray:
         """Return the array to pass in place of None: zeros for a cotangent, a single element for an absent input."""
         absent = a.given_back or (a.nullable and values.get(a.name.rpartition("gg_")[2]) is None)
         return np.zeros(self.shims.input_parts + ((1,) if absent else evaluate_shape(a, sizes)), dtypes[not a.index])
 
 
-def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
+def make_functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
     """Return a dictionary of the functions of a backend, which calls one set of shims (a key of `SHIM_SETS`).
 
     It contains one function for each operator of the table, and `execute`, which every backend provides. The arguments

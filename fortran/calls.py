@@ -60,13 +60,13 @@ def _c_interface(op: Operator, real: str, index: str | None) -> str:
 
 
 class Dummy(NamedTuple):
-    """Dummy argument of a procedure. `about` is its entry in the table: a graph, array, output or attribute."""
+    """Dummy argument of a procedure. `table_entry` is the entry of the table: a graph, array, output or attribute."""
 
     name: str
     kind: str
     intent: str
     optional: bool
-    about: Any = None
+    table_entry: Any = None
     shape: tuple[str, ...] = ()  # dimensions of an array in Fortran order
 
     @property
@@ -78,12 +78,12 @@ class Dummy(NamedTuple):
         return f"{self.kind}, intent({self.intent}){contiguous}{target}{optional} :: {self.name}{array}"
 
 
-def _input(name: str) -> str:
-    """Return the input to which a cotangent or derivative belongs; any other name is returned unchanged."""
+def _base_input(name: str) -> str:
+    """Return the name of the input that a cotangent or derivative belongs to, or the name itself."""
     return re.sub("^(out_)?(gg_|ggg_)?", "", name)
 
 
-def _formula(dim: str) -> str:
+def _to_fortran(dim: str) -> str:
     """Convert an expression from the table to Fortran."""
     return write_expression(ast.parse(dim, mode="eval").body)
 
@@ -96,12 +96,12 @@ def dummies(op: Operator, real: str, index: str | None) -> list[Dummy]:
         kind = f"type({TYPES[op.graph.type_name]}_{index})"
         found += [Dummy(g.name, kind, "in", g.optional, g) for g in op.graph.arguments]
     for a in SHIM_SETS["fast"].arguments(op):
-        shape = tuple(map(_formula, reversed(a.dims)))
+        shape = tuple(map(_to_fortran, reversed(a.dims)))
         found.append(Dummy(a.name.lower(), kinds[a.index], "in", a.nullable, a, shape))
     for a in (a for a in op.attributes if not a.requests):
         found.append(Dummy(a.name, "real(dp)" if a.real else "integer", "in", not a.required, a))
     for f in op.fields:
-        shape = tuple(map(_formula, reversed(f.dims)))
+        shape = tuple(map(_to_fortran, reversed(f.dims)))
         optional = op.selective or f in op.definition.auxiliary
         found.append(Dummy(f"out_{f.name.lower()}", kinds[f.index], "inout", optional, f, shape))
     required, others = ([d for d in found if d.optional == optional] for optional in (False, True))
@@ -118,10 +118,12 @@ class _Procedure:
         self.ending = f"_{self.real}" + (f"_{index}" if index else "")
         self.order = order_arguments(op, SHIM_SETS["fast"])
         # Optional attributes have local copies; optional arrays and graphs have pointers.
-        self.local = {d.name for d in self.dummies if d.optional and (isinstance(d.about, Attribute) or not d.about)}
+        self.local = {
+            d.name for d in self.dummies if d.optional and (isinstance(d.table_entry, Attribute) or not d.table_entry)
+        }
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
-        self.places = {d.name: place for place, d in enumerate(self.dummies, 1)}
-        self.bound: dict[str, str] = {}  # name of the array that determines each size
+        self.argument_numbers = {d.name: place for place, d in enumerate(self.dummies, 1)}
+        self.bound: dict[str, str] = {}  # the array from which each size is determined
 
     def value(self, expression: str) -> str:
         """Return an expression in which local copies replace optional attributes."""
@@ -134,8 +136,8 @@ class _Procedure:
         return [(path.split(".")[0], path.split(".")[1]) for path in paths]
 
     def refuse(self, name: str, condition: str, given: str = "") -> Iterator[str]:
-        """Yield lines that report an invalid argument if `condition` and, unless it is empty, `given` are true."""
-        yield f"status = -{self.places[name]}"
+        """Return lines that report a wrong argument if `condition` is true and `given`, if not empty, is also true."""
+        yield f"status = -{self.argument_numbers[name]}"
         if given:
             yield from (f"if ({given}) then", f"    if ({condition}) return", "end if")
         else:
@@ -160,7 +162,7 @@ class _Procedure:
         """Yield lines that determine the remaining sizes from dimensions of arrays."""
         symbols = set(self.op.definition.symbols)
         known = {a.name for a in self.op.attributes} | set(self.op.graph.sizes if self.op.graph else ())
-        given = [d for a in self.op.binding_order for d in self.dummies if d.about is a and not d.optional]
+        given = [d for a in self.op.binding_order for d in self.dummies if d.table_entry is a and not d.optional]
         while unknown := symbols - known:
             axes = ((d, axis, dim) for d in given for axis, dim in enumerate(d.shape, 1))
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
@@ -191,13 +193,13 @@ class _Procedure:
                 yield from self.refuse(a.name, f"{name} < 0 .or. {name} > {len(a.choices) - 1}")
         for name in op.definition.symbols:
             symbol, attribute = op.definition.symbol(name), name in {a.name for a in op.attributes}
-            blamed = name if attribute else self.bound.get(name)
-            if blamed and (symbol.minimum > 0 or symbol.maximum is not None):
+            wrong_argument = name if attribute else self.bound.get(name)
+            if wrong_argument and (symbol.minimum > 0 or symbol.maximum is not None):
                 own = self.value(name)
                 above = "" if symbol.maximum is None else f" .or. {own} > {symbol.maximum}"
-                yield from self.refuse(blamed, f"{own} < {symbol.minimum}{above}")
+                yield from self.refuse(wrong_argument, f"{own} < {symbol.minimum}{above}")
         for d in (d for d in self.dummies if d.shape):
-            base = _input(d.name)
+            base = _base_input(d.name)
             absent = (
                 f"has_{base} == 0 .or. " if d.optional and base != d.name and base in op.definition.optional else ""
             )
@@ -213,7 +215,7 @@ class _Procedure:
         for d in self.pointers:
             if d.name.startswith(("gg_", "ggg_")):
                 size = "*".join(f"int({self.value(s)}, i64)" for s in d.shape)
-                base = _input(d.name)
+                base = _base_input(d.name)
                 size += f"*has_{base}" if base in self.op.definition.optional else ""
                 yield f"if (.not. present({d.name})) spare_size = max(spare_size, {size})"
         yield from (
@@ -224,7 +226,8 @@ class _Procedure:
             integers = d.kind.startswith("integer")
             if self.is_written(d):
                 size = "*".join(f"int({self.value(s)}, i64)" for s in d.shape)
-                yield f"spare_size = merge(1_i64, {size}, present({d.name}) .or. .not. ({self.value(d.about.when)}))"
+                exists = self.value(d.table_entry.when)
+                yield f"spare_size = merge(1_i64, {size}, present({d.name}) .or. .not. ({exists}))"
                 yield from (f"allocate (own_{d.name}(spare_size), stat=status)", "if (status /= 0) return")
                 yield f"to_{d.name} => own_{d.name}"
             else:
@@ -235,8 +238,8 @@ class _Procedure:
             yield f"if (present({graph})) to_{name} => {graph}%{component}"
 
     def is_written(self, d: Dummy) -> bool:
-        """Return whether an optional output is written even if absent, because it depends only on choices."""
-        return d.intent == "inout" and not self.op.order and d.about.when not in self.op.definition.requests
+        """Return whether an optional output is written even if it is absent (depending only on choices)."""
+        return d.intent == "inout" and not self.op.order and d.table_entry.when not in self.op.definition.requests
 
     def list_optional_arrays(self) -> list[tuple[str, str, str]]:
         """Return a (name, graph, component) triple for each array of an optional graph."""

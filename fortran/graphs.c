@@ -45,7 +45,7 @@ static void do_parts(void (*work)(void *, int), void *job, int parts)
 }
 
 /* Return the number of parts into which the members are divided. It is limited because each part counts every key. */
-static int parts_of(int num_threads, int members, int keys)
+static int count_parts(int num_threads, int members, int keys)
 {
     int parts = members / (keys > least_part ? keys : least_part);
 
@@ -53,7 +53,7 @@ static int parts_of(int num_threads, int members, int keys)
     return parts < 1 ? 1 : parts < most_parts ? parts : most_parts;
 }
 
-static int begin_of(int members, int parts, int part)
+static int get_part_begin(int members, int parts, int part)
 {
     return (int)((int64_t)members * part / parts);
 }
@@ -92,12 +92,12 @@ static void NAME(count)(void *job, int part)
     struct NAME(sort) *s = job;
     const INDEX *keys = s->key, *src = s->src;  /* copies, because the compiler would reload the members after each count */
     uint32_t *counts = s->counts + (size_t)part * s->keys;
-    int end = begin_of(s->members, s->parts, part + 1), rises = 1, kept = 0, drops = s->loops >= 0;
+    int end = get_part_begin(s->members, s->parts, part + 1), rises = 1, kept = 0, drops = s->loops >= 0;
     INDEX first = 0, last = 0, stop = s->keys, src_stop = s->sources;
 
     memset(counts, 0, (size_t)s->keys * sizeof *counts);
     s->found[part].wrong = 1;
-    for (int m = begin_of(s->members, s->parts, part); m < end; m++) {
+    for (int m = get_part_begin(s->members, s->parts, part); m < end; m++) {
         INDEX key = keys[m];
         if (key < 0 || key >= stop || (src != NULL && (src[m] < 0 || src[m] >= src_stop)))
             return;
@@ -123,11 +123,11 @@ static void NAME(put)(void *job, int part)
     uint32_t *next = s->counts + (size_t)part * s->keys;
     uint64_t *pairs = s->pairs;
     INDEX *order = s->order;
-    int end = begin_of(s->members, s->parts, part + 1), number = 0, drops = s->loops >= 0;
+    int end = get_part_begin(s->members, s->parts, part + 1), number = 0, drops = s->loops >= 0;
 
     for (int i = 0; i < part; i++)
         number += s->found[i].kept;
-    for (int m = begin_of(s->members, s->parts, part); m < end; m++) {
+    for (int m = get_part_begin(s->members, s->parts, part); m < end; m++) {
         if (drops && src[m] == keys[m])
             continue;
         uint32_t place = next[keys[m]]++;
@@ -138,14 +138,14 @@ static void NAME(put)(void *job, int part)
     }
 }
 
-static void NAME(widen)(void *job, int part)
+static void NAME(unpack_pairs)(void *job, int part)
 {
     struct NAME(sort) *s = job;
     const uint64_t *pairs = s->pairs;
     INDEX *order = s->order, *indices = s->indices;
-    int end = begin_of(s->total, s->parts, part + 1);
+    int end = get_part_begin(s->total, s->parts, part + 1);
 
-    for (int place = begin_of(s->total, s->parts, part); place < end; place++) {
+    for (int place = get_part_begin(s->total, s->parts, part); place < end; place++) {
         order[place] = (INDEX)(uint32_t)pairs[place];
         indices[place] = (INDEX)(pairs[place] >> 32);
     }
@@ -157,7 +157,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
     int total = 0, most = 0, kept = 0, rises = 1, loops = s->loops > 0 ? s->loops : 0;
     INDEX last = 0;
 
-    s->parts = parts_of(num_threads, s->members, s->keys);
+    s->parts = count_parts(num_threads, s->members, s->keys);
     s->counts = malloc((size_t)s->keys * s->parts * sizeof *s->counts + 1);
     s->pairs = s->src == NULL ? NULL : malloc(((size_t)s->members + loops) * sizeof *s->pairs + 1);
     if (s->counts == NULL || (s->src != NULL && s->pairs == NULL)) {
@@ -195,7 +195,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
         s->pairs[s->offsets[i + 1] - 1] = (uint64_t)i << 32 | (uint32_t)(kept + i);
     s->total = total;
     if (s->src != NULL)
-        do_parts(NAME(widen), s, s->parts);
+        do_parts(NAME(unpack_pairs), s, s->parts);
     free(s->counts);
     free(s->pairs);
     facts[0] = total;
@@ -224,9 +224,9 @@ struct NAME(spread) {
 static void NAME(spread)(void *job, int part)
 {
     struct NAME(spread) *s = job;
-    int begin = begin_of(s->num_positions, s->parts, part), end = begin_of(s->num_positions, s->parts, part + 1);
+    int begin = get_part_begin(s->num_positions, s->parts, part), end = get_part_begin(s->num_positions, s->parts, part + 1);
 
-    for (int i = begin_of(s->num_dst_nodes, s->parts, part); i < begin_of(s->num_dst_nodes, s->parts, part + 1); i++)
+    for (int i = get_part_begin(s->num_dst_nodes, s->parts, part); i < get_part_begin(s->num_dst_nodes, s->parts, part + 1); i++)
         for (INDEX p = s->offsets[i]; p < s->offsets[i + 1]; p++)
             s->destinations[p] = i;
     if (s->edge_ids != NULL)
@@ -238,7 +238,7 @@ static void NAME(invert)(void *job, int part)
 {
     struct NAME(spread) *s = job;
 
-    for (int p = begin_of(s->num_positions, s->parts, part); p < begin_of(s->num_positions, s->parts, part + 1); p++)
+    for (int p = get_part_begin(s->num_positions, s->parts, part); p < get_part_begin(s->num_positions, s->parts, part + 1); p++)
         if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* two threads may write to the same row */
             __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);
 }
@@ -250,7 +250,7 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
                               INDEX *src_offsets, INDEX *src_positions, INDEX *row_offsets, INDEX *row_positions)
 {
     int may_be_inverted = edge_ids != NULL && num_edges == num_positions, facts[3];
-    struct NAME(spread) s = {num_dst_nodes, num_positions, parts_of(num_threads, num_positions, 0), offsets,
+    struct NAME(spread) s = {num_dst_nodes, num_positions, count_parts(num_threads, num_positions, 0), offsets,
                              may_be_inverted ? edge_ids : NULL, destinations, row_positions};
     int status, wrong = offsets[0] != 0 || offsets[num_dst_nodes] != num_positions;
 
@@ -276,7 +276,7 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
     return 0;
 }
 
-struct NAME(back) {
+struct NAME(reverse_search) {
     int num_edges, parts, wanted;
     const INDEX *src, *dst, *shifts, *dst_offsets, *dst_edge_index;
     INDEX *start, *stop, *edge_start, *edge_stop, *reverse_edge;
@@ -284,7 +284,7 @@ struct NAME(back) {
 };
 
 /* Return the first position in low .. high whose edge has a source >= node, by bisection; edges are sorted by source. */
-static INDEX NAME(not_below)(const struct NAME(back) *s, INDEX low, INDEX high, INDEX node)
+static INDEX NAME(find_first_not_below)(const struct NAME(reverse_search) *s, INDEX low, INDEX high, INDEX node)
 {
     while (low < high) {
         INDEX middle = low + (high - low) / 2;
@@ -296,16 +296,16 @@ static INDEX NAME(not_below)(const struct NAME(back) *s, INDEX low, INDEX high, 
     return low;
 }
 
-static void NAME(find_back)(void *job, int part)
+static void NAME(find_reverse)(void *job, int part)
 {
-    struct NAME(back) *s = job;
-    int end = begin_of(s->num_edges, s->parts, part + 1);
+    struct NAME(reverse_search) *s = job;
+    int end = get_part_begin(s->num_edges, s->parts, part + 1);
 
     s->wrong[part] = 0;
-    for (int e = begin_of(s->num_edges, s->parts, part); e < end; e++) {
+    for (int e = get_part_begin(s->num_edges, s->parts, part); e < end; e++) {
         INDEX last = s->dst_offsets[s->src[e] + 1], place = -1;
-        s->start[e] = NAME(not_below)(s, s->dst_offsets[s->src[e]], last, s->dst[e]);
-        s->stop[e] = NAME(not_below)(s, s->start[e], last, s->dst[e] + 1);
+        s->start[e] = NAME(find_first_not_below)(s, s->dst_offsets[s->src[e]], last, s->dst[e]);
+        s->stop[e] = NAME(find_first_not_below)(s, s->start[e], last, s->dst[e] + 1);
         if (!s->wanted)
             continue;
         for (INDEX p = s->start[e]; p < s->stop[e]; p++) {
@@ -342,9 +342,9 @@ int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int
         }
     }
     wanted = wanted && (shifts == NULL ? most < 2 : most <= many);
-    struct NAME(back) s = {num_edges, parts_of(num_threads, num_edges, 0), wanted, src, dst, shifts, dst_offsets, dst_edge_index,
+    struct NAME(reverse_search) s = {num_edges, count_parts(num_threads, num_edges, 0), wanted, src, dst, shifts, dst_offsets, dst_edge_index,
                            start, stop, edge_start, edge_stop, reverse_edge, {0}};
-    do_parts(NAME(find_back), &s, s.parts);
+    do_parts(NAME(find_reverse), &s, s.parts);
     facts[0] = most;
     for (int part = 0; part < s.parts; part++)
         wrong |= s.wrong[part];

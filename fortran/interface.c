@@ -74,7 +74,7 @@ __attribute__((constructor)) static void start(void)
 }
 
 /* Open the library of a level that the processor supports, and look up its functions; return whether this succeeded. */
-static int opened(struct level *level)
+static int open_level(struct level *level)
 {
 #ifndef ONE_LEVEL
     int highest = trigraph_cpu_level(), number = (int)(level - levels);
@@ -110,7 +110,7 @@ int trigraph_set_cpu_level(const char *name)
 
     pthread_mutex_lock(&opening);
     for (int i = number_of_levels - 1; i >= 0 && status != 0; i--)
-        if ((name == NULL || strcmp(name, levels[i].name) == 0) && opened(&levels[i])) {
+        if ((name == NULL || strcmp(name, levels[i].name) == 0) && open_level(&levels[i])) {
             current = &levels[i];
             status = 0;
         }
@@ -118,7 +118,7 @@ int trigraph_set_cpu_level(const char *name)
     return status;
 }
 
-static const struct level *chosen(void)
+static const struct level *get_level(void)
 {
     const char *name = getenv("TRIGRAPH_CPU_LEVEL");
 
@@ -129,12 +129,12 @@ static const struct level *chosen(void)
 
 const char *trigraph_get_cpu_level(void)
 {
-    const struct level *level = chosen();
+    const struct level *level = get_level();
 
     return level == NULL ? NULL : level->name;
 }
 
-static int processors(void)
+static int count_processors(void)
 {
 #ifdef __linux__
     cpu_set_t set;
@@ -145,7 +145,7 @@ static int processors(void)
     return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-static int most_threads(void)
+static int get_max_threads(void)
 {
     long all = 4 * sysconf(_SC_NPROCESSORS_ONLN);
 
@@ -160,7 +160,7 @@ void trigraph_use_threads(int num_threads, int64_t least)
 
 int trigraph_set_num_threads(int num_threads)
 {
-    if (num_threads < 1 || num_threads > most_threads())
+    if (num_threads < 1 || num_threads > get_max_threads())
         return TRIGRAPH_WRONG_NUMBER;
     if (num_threads > 1 && getpid() != process)
         return TRIGRAPH_REFUSED;
@@ -177,7 +177,7 @@ int trigraph_get_num_threads(void)
         return 1;
     if (number == 0) {
         long first = given == NULL ? 0 : strtol(given, NULL, 10);
-        threads = number = first >= 1 && first <= most_threads() ? (int)first : processors();
+        threads = number = first >= 1 && first <= get_max_threads() ? (int)first : count_processors();
     }
     return number;
 }
@@ -254,7 +254,7 @@ static void invoke(shim *function, void **p, int number)
 /* Call a procedure of the level in use with the addresses of its arguments and status, and of a length for each array. */
 static int run(int function, void **given, int number, int arrays)
 {
-    const struct level *level = chosen();
+    const struct level *level = get_level();
     int64_t length = 1;  /* a dummy value for every array: the procedures compute lengths from sizes */
     void *p[most_addresses];
     int status = -1;

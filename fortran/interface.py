@@ -30,15 +30,15 @@ from trigraph.table import DEFINITIONS, FAMILIES, SYMBOLS, Operator
 from trigraph.table.public import summary
 
 FAST = SHIM_SETS["fast"]
-# Procedures of trigraph_graphs without arguments of derived types, which the C interface exposes.
-FLAT = (
+# Procedures of trigraph_graphs that belong to the C interface, because they have no arguments of derived types.
+FLAT_PROCEDURES = (
     *("build_csc", "build_csc_orders", "build_edge_graph", "build_segments"),
     *("check_csc", "check_edge_graph", "check_segments"),
 )
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
-INDEX = {"i32": "int32", "i64": "int64"}
-# Exclusive upper bounds of the elements of graph arrays; the default is the length of the array.
-BELOW = {
+INDEX_TYPES = {"i32": "int32", "i64": "int64"}
+# Exclusive upper bounds of the elements of graph arrays, where the bound is not the length of the array.
+UPPER_BOUNDS = {
     "indices": "num_src_nodes",
     "edge_ids": "num_edges",
     "destinations": "num_dst_nodes",
@@ -131,8 +131,8 @@ def _c_head(op: Operator, real: str, index: str | None) -> str:
     return _prototype(c_name(op, real, index), named)
 
 
-def _numbers(op: Operator, order: Order) -> Iterator[str]:
-    """Yield C conditions that are true if a size, a choice or a floating-point number is out of range."""
+def _list_number_conditions(op: Operator, order: Order) -> Iterator[str]:
+    """Yield C conditions that are true if a size, a choice or a number is out of range."""
     choices = {a.name: len(a.choices) for a in op.attributes if a.choices}
     for n in order.dims:
         symbol = op.definition.symbol(n) if n in op.definition.symbols else None
@@ -141,7 +141,7 @@ def _numbers(op: Operator, order: Order) -> Iterator[str]:
     yield from (f"!({n} >= 0 && {n} <= DBL_MAX)" for n in order.numbers)
 
 
-def owner(op: Operator, array: str) -> str:
+def find_owner(op: Operator, array: str) -> str:
     """Return the name of the graph argument that contains an array."""
     return op.graph.paths.get(array, ("graph.",))[0].split(".")[0] if op.graph else ""
 
@@ -152,12 +152,12 @@ def _require_arrays(op: Operator, array: str) -> list[str]:
     return requires if array == "reverse_edge" else []
 
 
-def _addresses(op: Operator, order: Order) -> Iterator[str]:
-    """Yield the address to pass for each argument; it is `&none` for an absent array."""
+def _list_addresses(op: Operator, order: Order) -> Iterator[str]:
+    """Yield the address that is passed for each argument; absent arrays are passed as `&none`, not NULL."""
     yield from (f"&{n}" for n in (*order.threads, *order.dims, *order.numbers))
     conditions: dict[str, list[str]] = {n: _require_arrays(op, n) for n in order.graph}
     for n in order.graph:
-        conditions[n] += [f"has_{owner(op, n)}"] * (f"has_{owner(op, n)}" in order.dims)
+        conditions[n] += [f"has_{find_owner(op, n)}"] * (f"has_{find_owner(op, n)}" in order.dims)
     for n in order.inputs:
         conditions[n] = [f"has_{o}" for o in {n, re.sub("^g+_", "", n)} if f"has_{o}" in order.dims]
     for f in op.fields:
@@ -181,21 +181,21 @@ def _graph(op: Operator, order: Order, index: str) -> Iterator[str]:
     for place, (n, length) in enumerate(lengths):
         if n not in order.graph:
             continue
-        condition = (
-            [f"!has_{owner(op, n)}"] if owner(op, n) in kind.optional else [f"!({c})" for c in _require_arrays(op, n)]
-        )
+        owner = find_owner(op, n)
+        condition = [f"!has_{owner}"] if owner in kind.optional else [f"!({c})" for c in _require_arrays(op, n)]
         if length.endswith("+1"):
             check = f"rises_{index}({n}, {length.removesuffix('+1')}, {lengths[place + 1][1]})"
         else:
-            check = f"within_{index}({n}, {length}, {-(n == 'reverse_edge')}, {BELOW.get(n, length)})"
+            check = f"within_{index}({n}, {length}, {-(n == 'reverse_edge')}, {UPPER_BOUNDS.get(n, length)})"
         yield " || ".join([*condition, check])
 
 
-def _function(op: Operator, real: str, index: str | None, number: int) -> str:
-    """Return the source of a C function; `number` is the index of the procedure that it calls."""
-    order, whole = order_arguments(op, FAST), INDEX[index or "i64"]
-    addresses = ",\n        ".join(_addresses(op, order))
-    lines = [f"if (num_threads < 0 || {' || '.join(_numbers(op, order))})", "    return TRIGRAPH_WRONG_NUMBER;"]
+def _write_function(op: Operator, real: str, index: str | None, number: int) -> str:
+    """Return the source of the C function that calls the procedure with this number."""
+    order, whole = order_arguments(op, FAST), INDEX_TYPES[index or "i64"]
+    addresses = ",\n        ".join(_list_addresses(op, order))
+    refused = " || ".join(_list_number_conditions(op, order))
+    lines = [f"if (num_threads < 0 || {refused})", "    return TRIGRAPH_WRONG_NUMBER;"]
     if conditions := list(_graph(op, order, whole)):
         lines += [f"if (!trusted && !(({') && ('.join(conditions)})))", "    return TRIGRAPH_WRONG_GRAPH;"]
     for n in (a.name for a in op.index_arguments if a.name in order.inputs):
@@ -210,12 +210,12 @@ def _function(op: Operator, real: str, index: str | None, number: int) -> str:
     return f"{_c_head(op, real, index)}\n{{\n" + "".join(f"    {line}\n" for line in lines) + "}\n\n"
 
 
-def _functions() -> str:
-    """Return a file that ``interface.c`` includes twice: for the names of the procedures, and for the C functions."""
+def _write_functions() -> str:
+    """Return a file that is included twice: first for the names of the procedures, then for the C functions."""
     each = [(op, *instance) for op in EXPORTED.values() for instance in instances(op)]
     names = [c_name(*one).removeprefix("trigraph_") for one in each]
     text = "#ifndef FUNCTIONS\n#define FUNCTIONS(X) " + " ".join(f"X({n})" for n in names) + "\n#else\n"
-    return text + "".join(_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
+    return text + "".join(_write_function(*one, number) for number, one in enumerate(each)) + "#endif\n"
 
 
 def _name_choices() -> list[tuple[str, int]]:
@@ -224,15 +224,15 @@ def _name_choices() -> list[tuple[str, int]]:
     return [(f"{n}_{a.name}_{choice}".lower(), k) for n, a in attributes for k, choice in enumerate(a.choices)]
 
 
-def _choices() -> str:
-    """Return the source of the module trigraph_choices, which defines a named constant for each choice."""
+def _write_choices() -> str:
+    """Return the source of the module trigraph_choices, which names the values of choices."""
     text = "!> Values of the choices that operators take, numbered as in the operator table.\nmodule trigraph_choices\n"
     text += "    implicit none\n    public\n"
     text += "".join(f"    integer, parameter :: {name} = {number}\n" for name, number in _name_choices())
     return text + "end module trigraph_choices\n"
 
 
-def _header(graphs: str) -> str:
+def _write_header(graphs: str) -> str:
     """Return the C header; `graphs` is the source of trigraph_graphs."""
     text = HEADER
     for op in EXPORTED.values():
@@ -258,7 +258,7 @@ class Declared(NamedTuple):
     written: bool
 
 
-def declarations(source: str, procedure: str) -> dict[str, Declared]:
+def parse_declarations(source: str, procedure: str) -> dict[str, Declared]:
     """Return the arguments of a procedure of trigraph_graphs, keyed by name, in order."""
     text = re.sub(r"&\s*\n\s*&", "", source)
     match = re.search(rf"subroutine {procedure}\(([^)]*)\)\n(.*?)\n *end subroutine {procedure}\n", text, re.DOTALL)
@@ -273,9 +273,9 @@ def declarations(source: str, procedure: str) -> dict[str, Declared]:
 def _c_graphs(source: str) -> tuple[str, str]:
     """Return the Fortran source of the bind(C) functions that build and check graphs, and their C prototypes."""
     functions = prototypes = ""
-    for procedure in FLAT:
+    for procedure in FLAT_PROCEDURES:
         for index in INDICES:
-            declared = declarations(source, f"{procedure}_{index}")
+            declared = parse_declarations(source, f"{procedure}_{index}")
             del declared["status"]
             name = f"trigraph_{procedure}_{index}"
             functions += wrap_arguments(f"function {name}", list(declared), "").rstrip("\n")
@@ -295,8 +295,12 @@ def _c_graphs(source: str) -> tuple[str, str]:
 
 def contents(graphs: str) -> dict[str, str]:
     """Return the contents of all files, keyed by name; `graphs` is the source of trigraph_graphs."""
-    files = {"trigraph.h": _header(graphs), "interface.inc": _functions(), "graphs_c.f90": _c_graphs(graphs)[0]}
-    files |= {"choices.f90": _choices(), **{f"{f}_calls.f90": calls.module(f) for f in FAMILIES}}
+    files = {
+        "trigraph.h": _write_header(graphs),
+        "interface.inc": _write_functions(),
+        "graphs_c.f90": _c_graphs(graphs)[0],
+    }
+    files |= {"choices.f90": _write_choices(), **{f"{f}_calls.f90": calls.module(f) for f in FAMILIES}}
     return {name: re.sub(" +\n", "\n", text) for name, text in files.items()}
 
 

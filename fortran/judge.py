@@ -10,14 +10,14 @@ from types import ModuleType
 
 import numpy as np
 
-from trigraph.fortran.binding import functions
+from trigraph.fortran.binding import make_functions
 
 
 def _module() -> ModuleType:
     return importlib.import_module("trigraph.fortran._judge")
 
 
-FUNCTIONS = functions("judge", _module)
+FUNCTIONS = make_functions("judge", _module)
 globals().update(FUNCTIONS)
 
 

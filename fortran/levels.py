@@ -33,7 +33,7 @@ LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
 )
 
 # Functions to call when the build or the number of threads changes; they update the settings of libtrigraph.
-FOLLOWERS: list[Callable[[], object]] = []
+SETTINGS_CALLBACKS: list[Callable[[], object]] = []
 
 # The build in use, chosen by the last `set_cpu_level` or else by `TRIGRAPH_CPU_LEVEL` when an operator is first called.
 # No other cached value depends on it.
@@ -63,7 +63,7 @@ def _share_openmp() -> None:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
-def _join_threads() -> None:
+def _end_threads() -> None:
     """End the OpenMP threads that are waiting for work from this thread; the next call starts new threads.
 
         Only the forking thread exists in a forked child. OpenMP in the child would assume that the other threads still
@@ -80,7 +80,7 @@ def _join_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_join_threads)
+    os.register_at_fork(before=_end_threads)
 
 
 def _load(level: str, origin: str) -> ModuleType:
@@ -147,7 +147,7 @@ def set_cpu_level(level: str) -> None:
     if not isinstance(level, str):
         raise TypeError(f"set_cpu_level: level is a {type(level).__name__}; expected a string")
     _chosen = _load(level, "set_cpu_level: level")
-    for follow in FOLLOWERS:
+    for follow in SETTINGS_CALLBACKS:
         follow()
 
 

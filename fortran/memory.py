@@ -18,7 +18,7 @@ import numpy as np
 
 KEPT = 2**28
 LEAST = 2**18  # size in bytes of the smallest block; the C library reuses smaller allocations itself
-SLACK = 1.25  # largest ratio of block size to result size; allows reuse when the number of edges varies
+LARGEST_RATIO = 1.25  # largest ratio of block size to result size; allows reuse when the number of edges varies
 HUGE = 2**22  # size in bytes from which large pages are requested, as in NumPy
 
 
@@ -71,7 +71,7 @@ class Blocks:
         """Return the blocks that no result uses. The list is copied because other threads may change it."""
         return [b for b in list(self.blocks) if b.lease() is None]
 
-    def _take(self, block: _Block) -> bool:
+    def _remove(self, block: _Block) -> bool:
         """Remove a block from the list; return whether it was still there."""
         try:
             self.blocks.remove(block)
@@ -81,13 +81,13 @@ class Blocks:
 
     def _find(self, size: int) -> _Block | None:
         """Remove and return the smallest free block that fits, or None."""
-        most = SLACK * size
+        most = LARGEST_RATIO * size
         while True:
             found = None
             for block in list(self.blocks):
                 if size <= block.size <= most and (found is None or block.size < found.size) and block.lease() is None:
                     found = block
-            if found is None or self._take(found):
+            if found is None or self._remove(found):
                 return found
 
     def _make(self, size: int) -> _Block | None:
@@ -96,7 +96,7 @@ class Blocks:
         for block in self._free():
             if total <= self.kept:
                 break
-            if self._take(block):
+            if self._remove(block):
                 total -= block.size
         if total > self.kept:
             return None
@@ -104,7 +104,7 @@ class Blocks:
             memory = _map(size)
         except OSError:
             for block in self._free():
-                self._take(block)
+                self._remove(block)
             try:
                 memory = _map(size)
             except OSError as error:

@@ -4,10 +4,10 @@ import importlib
 from typing import Any
 
 from trigraph.fortran import judge
-from trigraph.fortran.binding import functions
+from trigraph.fortran.binding import make_functions
 from trigraph.table import Operator, result_type
 
-FUNCTIONS = functions("reference", lambda: importlib.import_module("trigraph.fortran._reference"))
+FUNCTIONS = make_functions("reference", lambda: importlib.import_module("trigraph.fortran._reference"))
 globals().update(FUNCTIONS)
 
 

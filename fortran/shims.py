@@ -115,21 +115,21 @@ class Order(NamedTuple):
 
 def order_arguments(op: Any, shims: ShimSet) -> Order:
     """Return the order of the arguments of an operator's procedure."""
-    crossing = shims.arguments(op)
+    passed_arguments = shims.arguments(op)
     return Order(
         threads=["num_threads"] if shims.threads else [],
         dims=[*op.definition.symbols, *(f"has_{n}" for n in shims.presence(op)), *op.choices],
         numbers=list(op.numbers),
         graph=shims.graph_arrays(op),
-        inputs=[a.name for a in crossing],
+        inputs=[a.name for a in passed_arguments],
         wants=[f"want_{f.name}" for f in op.fields] if op.selective else [],
         outputs=[f"out_{f.name}" for f in op.fields],
-        integers={a.name for a in crossing if a.index} | {f"out_{f.name}" for f in op.fields if f.index},
+        integers={a.name for a in passed_arguments if a.index} | {f"out_{f.name}" for f in op.fields if f.index},
     )
 
 
-def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
-    """Return the source of one shim. For the judge's bwd3, `lower` contains bwd and bwd2, which are differentiated."""
+def write_shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[Any] = ()) -> str:
+    """Return the source of one shim. A judge's shim of bwd3 differentiates the operators in `lower`, bwd and bwd2."""
     order = order_arguments(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
@@ -139,12 +139,13 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
     text = wrap_arguments(f"subroutine {name}", [*order.names, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if shims.scaled:
-        text += "    use trigraph_dual, only: scaled, dual, assignment(=)\n    use trigraph_pairs, only: join, split\n"
+        text += "    use trigraph_dual, only: scaled, dual, assignment(=)\n"
+        text += "    use trigraph_pairs, only: load_pairs, store_triples\n"
     suffix = ("du" if lower else "sc") if shims.scaled else own
     called = [f"{o.name}{shims.procedures}_{suffix}{ending}" for o in lower or [op]]
     text += f"    use trigraph_{op.family}{shims.procedures}, only: {', '.join(called)}\n"
     text += "    implicit none\n    !f2py threadsafe\n"
-    text += TEAM if shims.threads else ""
+    text += TEAM_INTERFACE if shims.threads else ""
     text += "    integer(c_int), intent(out) :: status\n"
     text += "".join(f"    integer(c_int), intent(in) :: {s}\n" for s in threads + dims + wants)
     text += "".join(f"    integer(c_int64_t), intent(in) :: n_{a}\n" for a in arrays)
@@ -156,7 +157,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
             declared, shape = (whole, ()) if a in integers else (kind, parts)
             text += f"    {declared}, intent({intent}) :: {a}({', '.join([f'n_{a}', *map(str, shape)])})\n"
     if shims.scaled:
-        body = third_body(called, lower, shims, order) if lower else judge_body(called[0], order)
+        body = write_third_body(called, lower, shims, order) if lower else write_judge_body(called[0], order)
         return text + body + f"end subroutine {name}\n\n"
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
@@ -166,13 +167,13 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None, lower: Sequence[
     return text + f"end subroutine {name}\n\n"
 
 
-def judge_body(procedure: str, order: Order) -> str:
-    """Return the declarations and calls of a judge shim, whose numbers have type(scaled): a value and a scale."""
+def write_judge_body(procedure: str, order: Order) -> str:
+    """Return declarations and calls of a judge's shim, whose real numbers have type(scaled): a value and a scale."""
     inputs, wants, outputs = order.inputs, order.wants, [a for a in order.outputs if a not in order.integers]
     text = "".join(f"    type(scaled), allocatable :: sc_{a}(:)\n" for a in inputs + outputs)
     for a in inputs + outputs:
         text += f"    allocate (sc_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
-    text += "".join(f"    call join({a}, sc_{a})\n" for a in inputs)
+    text += "".join(f"    call load_pairs({a}, sc_{a})\n" for a in inputs)
     scaled = order._replace(
         inputs=[f"sc_{a}" for a in inputs], outputs=[f"sc_{a}" if a in outputs else a for a in order.outputs]
     )
@@ -181,20 +182,20 @@ def judge_body(procedure: str, order: Order) -> str:
     text += "    if (status /= 0) return\n"
     for a, want in zip(order.outputs, wants or [""] * len(order.outputs), strict=True):
         if a in outputs:
-            split = f"    call split(sc_{a}, {a})\n"
+            split = f"    call store_triples(sc_{a}, {a})\n"
             text += f"    if ({want} /= 0) then\n    {split}    end if\n" if want else split
     return text
 
 
-def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
-    """Return the body of a judge shim for bwd3, which obtains gg_ fields from bwd and all other fields from bwd2."""
+def write_third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, order: Order) -> str:
+    """Return the body of a judge's shim of bwd3: gg_ fields are derivatives of bwd, the others derivatives of bwd2."""
     values = [a for a in order.inputs if not a.startswith("ggg_")]
     text = "".join(f"    type(dual), allocatable :: du_{a}(:)\n" for a in values + order.outputs)
     for a in values + order.outputs:
         text += f"    allocate (du_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
     for a in values:
-        text += f"    call join({a}, du_{a}%v)\n"
-        text += f"    call join(ggg_{a}, du_{a}%d)\n" if f"ggg_{a}" in order.inputs else f"    du_{a}%d = 0\n"
+        text += f"    call load_pairs({a}, du_{a}%v)\n"
+        text += f"    call load_pairs(ggg_{a}, du_{a}%d)\n" if f"ggg_{a}" in order.inputs else f"    du_{a}%d = 0\n"
     for procedure, op in zip(procedures, lower, strict=True):
         below, prefix = order_arguments(op, shims), "gg_" if op.order == 1 else ""
         below = below._replace(
@@ -202,12 +203,12 @@ def third_body(procedures: Sequence[str], lower: Sequence[Any], shims: ShimSet, 
             wants=[w.replace("want_", f"want_{prefix}", 1) for w in below.wants],
             outputs=[a.replace("out_", f"du_out_{prefix}", 1) for a in below.outputs],
         )
-        some = " .or. &\n        & ".join(f"{w} /= 0" for w in below.wants)
-        text += f"    if ({some}) then\n        {UNSET}\n"
+        condition = " .or. &\n        & ".join(f"{w} /= 0" for w in below.wants)
+        text += f"    if ({condition}) then\n        {UNSET}\n"
         text += wrap_arguments(f"call {procedure}", [*below.passed(), "status"], "        ")
         text += "        if (status /= 0) return\n    end if\n"
     for a, want in zip(order.outputs, order.wants, strict=True):
-        text += f"    if ({want} /= 0) then\n        call split(du_{a}%d, {a})\n    end if\n"
+        text += f"    if ({want} /= 0) then\n        call store_triples(du_{a}%d, {a})\n    end if\n"
     return text
 
 
@@ -219,7 +220,7 @@ def source(name: str) -> str:
         orders = ("bwd", "bwd2") if shims.scaled and op.order == 3 else ()
         lower = [table.OPERATORS[f"{op.definition.name}_{order}"] for order in orders]
         indices: tuple[str | None, ...] = shims.indices if op.graph is not None else (None,)
-        text += "".join(shim(op, shims, real, index, lower) for real in shims.reals for index in indices)
+        text += "".join(write_shim(op, shims, real, index, lower) for real in shims.reals for index in indices)
     return text + REFUSED_BYTES + "\n".join(shims.extra)
 
 
@@ -237,7 +238,7 @@ def cases() -> str:
     return "".join(lines)
 
 
-TEAM = """    interface
+TEAM_INTERFACE = """    interface
         function trigraph_reserve_team(num_threads) bind(c) result(status)
             import :: c_int
             integer(c_int), value :: num_threads
@@ -278,7 +279,7 @@ DOT = """!> Compute the sums of a(i) b(i) and of |a(i) b(i)| in real128, for com
 subroutine dot(a, b, total, n_a)
     use iso_c_binding, only: c_double, c_int64_t
     use trigraph_kinds, only: qp
-    use trigraph_pairs, only: put
+    use trigraph_pairs, only: split_number
     implicit none
     !f2py threadsafe
     integer(c_int64_t), intent(in) :: n_a
@@ -293,7 +294,7 @@ subroutine dot(a, b, total, n_a)
         products = products + product
         scale = scale + abs(product)
     end do
-    call put(products, total(1), total(2))
+    call split_number(products, total(1), total(2))
     total(3) = real(scale, c_double)
 end subroutine dot
 """
@@ -320,7 +321,7 @@ def silu(order: int) -> str:
         )
         text += "    use iso_c_binding, only: c_int, c_int64_t, c_float, c_double\n"
         text += f"    use trigraph_silu_fast, only: silu_bwd{order}_{own}\n    implicit none\n    !f2py threadsafe\n"
-        text += TEAM
+        text += TEAM_INTERFACE
         text += "    integer(c_int), intent(out) :: status\n    integer(c_int), intent(in) :: num_threads\n"
         text += "    integer(c_int64_t), intent(in) :: n\n"
         for names, intent in ((read, "in"), (written, "inout")):

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 from trigraph.arrays import require_count
-from trigraph.fortran.levels import FOLLOWERS, LIBRARY, fast_module, get_cpu_level
+from trigraph.fortran.levels import LIBRARY, SETTINGS_CALLBACKS, fast_module, get_cpu_level
 
 # Threads in excess of the processors only wait, and OpenMP ends the process if the system cannot create all threads.
 # Sixteen threads are always allowed, so that programs for larger machines can be tested on small machines.
@@ -92,8 +92,8 @@ def threads_for(work: int) -> int:
     return 1 if work < least_work() else get_num_threads()
 
 
-def _tell_followers() -> None:
-    for follow in FOLLOWERS:
+def _notify_followers() -> None:
+    for follow in SETTINGS_CALLBACKS:
         follow()
 
 
@@ -111,7 +111,7 @@ def lead_library() -> None:
         interface.trigraph_use_threads(get_num_threads(), ctypes.c_int64(least_work()))
 
     follow()
-    FOLLOWERS.append(follow)
+    SETTINGS_CALLBACKS.append(follow)
 
 
 def share_processors(number: int) -> None:
@@ -119,7 +119,7 @@ def share_processors(number: int) -> None:
     global _num_threads
     if not (_was_set or _is_forked() or os.environ.get("OMP_NUM_THREADS")):
         _num_threads = min(number, get_num_threads())
-        _tell_followers()
+        _notify_followers()
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def restore_num_threads() -> Iterator[None]:
         yield
     finally:
         _num_threads, _was_set = before
-        _tell_followers()
+        _notify_followers()
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -167,4 +167,4 @@ def set_num_threads(num_threads: int) -> None:
             "survive (start processes by spawn or forkserver for more)"
         )
     _num_threads, _was_set = value, True
-    _tell_followers()
+    _notify_followers()

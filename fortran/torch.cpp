@@ -70,7 +70,7 @@ template <class... Words> [[noreturn]] void refuse(const Words &...words)
     throw std::runtime_error(text);
 }
 
-void done(int32_t code, const char *op)
+void require_success(int32_t code, const char *op)
 {
     if (code != success)
         refuse(op, ": torch refused a tensor");
@@ -94,9 +94,9 @@ struct Tensor {
         if (handle != nullptr)
             torch_delete_tensor_object(handle);
     }
-    bool there() const { return handle != nullptr; }
+    bool is_present() const { return handle != nullptr; }
     void open();
-    void look();
+    void read_metadata();
     // Replace an absent cotangent by zeros, with room for `numbers` elements of 8 bytes.
     void fill(double numbers)
     {
@@ -106,13 +106,13 @@ struct Tensor {
     }
 };
 
-void Tensor::look()
+void Tensor::read_metadata()
 {
     i64 *n;
 
-    done(torch_get_dim(handle, &rank), op);
-    done(torch_get_sizes(handle, &n), op);
-    done(torch_get_data_ptr(handle, &data), op);
+    require_success(torch_get_dim(handle, &rank), op);
+    require_success(torch_get_sizes(handle, &n), op);
+    require_success(torch_get_data_ptr(handle, &data), op);
     sizes = n;
 }
 
@@ -122,14 +122,14 @@ void Tensor::open()
     i64 *strides, offset, bytes, last = 0, next = 1;
     bool contiguous = true, empty = false;
 
-    done(torch_get_device_type(handle, &device), op);
-    done(torch_get_dtype(handle, &dtype), op);
+    require_success(torch_get_device_type(handle, &device), op);
+    require_success(torch_get_dtype(handle, &dtype), op);
     if (device != cpu || (dtype != float32 && dtype != float64 && dtype != int32 && dtype != int64))
         refuse(op, ": ", name, " has another device or dtype; expected the CPU and float32 or float64");
-    look();
-    done(torch_get_strides(handle, &strides), op);
-    done(torch_get_storage_offset(handle, &offset), op);
-    done(torch_get_storage_size(handle, &bytes), op);
+    read_metadata();
+    require_success(torch_get_strides(handle, &strides), op);
+    require_success(torch_get_storage_offset(handle, &offset), op);
+    require_success(torch_get_storage_size(handle, &bytes), op);
     for (i64 k = rank; k-- > 0; next *= sizes[k]) {
         contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);
         empty = empty || sizes[k] == 0;
@@ -141,9 +141,9 @@ void Tensor::open()
     if (!contiguous && !empty) {
         Value stack[2] = {reinterpret_cast<Value>(handle), 0};  // 0: contiguous memory format; torch takes ownership of the handle
         handle = nullptr;
-        done(torch_call_dispatcher("aten::contiguous", "", stack), op);
+        require_success(torch_call_dispatcher("aten::contiguous", "", stack), op);
         handle = reinterpret_cast<Handle>(stack[0]);
-        look();
+        read_metadata();
     }
     if (reinterpret_cast<uintptr_t>(data) % size != 0 || (data == nullptr && !empty))
         refuse(op, ": ", name, " is not aligned, or has no memory");
@@ -216,7 +216,7 @@ i64 solve(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 mos
 }
 
 // Format a number as NumPy does.
-template <class Real> std::string written(Real x)
+template <class Real> std::string format_number(Real x)
 {
     char text[40];
     int digits = 1;
@@ -236,7 +236,7 @@ template <class Real> void check_positive(const Tensor &a, i64 number)
     for (i64 k = 0; k < number; k++)
         if (x[k] <= 0)
             throw std::invalid_argument(
-                std::string(a.op) + ": " + a.name + "[" + std::to_string(k) + "] is " + written(x[k]) + "; expected a number > 0");
+                std::string(a.op) + ": " + a.name + "[" + std::to_string(k) + "] is " + format_number(x[k]) + "; expected a number > 0");
 }
 
 // Raise the same error as trigraph.checks for the first location that is not an in-edge of its destination.
@@ -283,7 +283,7 @@ struct Result {
         }
         if (torch_empty_strided(rank, sizes, strides, dtype, cpu, 0, &handle) != success)
             throw Memory(std::string(op) + ": out of memory");
-        done(torch_get_data_ptr(handle, &data), op);
+        require_success(torch_get_data_ptr(handle, &data), op);
     }
     Result(const Result &) = delete;
     ~Result()
@@ -291,7 +291,7 @@ struct Result {
         if (handle != nullptr)
             torch_delete_tensor_object(handle);
     }
-    Value give_up()
+    Value release()
     {
         auto value = reinterpret_cast<Value>(handle);
         handle = nullptr;

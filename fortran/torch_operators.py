@@ -17,14 +17,14 @@ if __name__ == "__main__":  # the package cannot be imported during the build
     sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
 
 from trigraph.fortran.calls import EXPORTED, c_name
-from trigraph.fortran.interface import c_expression, owner
+from trigraph.fortran.interface import c_expression, find_owner
 from trigraph.fortran.shims import SHIM_SETS, order_arguments
 from trigraph.table import GRAPH_PARTS, Argument, Array, Operator
 
 FAST = SHIM_SETS["fast"]
 REALS = {"f32": ("float", "float32"), "f64": ("double", "float64")}
-WHOLES = {"i32": ("int32_t", "int32"), "i64": ("int64_t", "int64")}
-MOST = 2**31 - 1
+INTEGERS = {"i32": ("int32_t", "int32"), "i64": ("int64_t", "int64")}
+INT_MAX = 2**31 - 1
 OPERATORS = {n: op for n, op in EXPORTED.items() if op.restriction is None}
 
 
@@ -86,7 +86,7 @@ class Kernel:
                 self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
                 self.known.add(name)
         self.add(f"for (Tensor *a : {{{tensors}}})")  # after all tensors are owned, because `open` can throw
-        self.add("    if (a->there())")
+        self.add("    if (a->is_present())")
         self.add("        a->open();")
 
     def name_graph_array(self, name: str) -> str:
@@ -110,12 +110,12 @@ class Kernel:
 
         for g in self.op.graph.arguments:
             for a in (*parts.arrays, *parts.reverse):
-                self.add(f"if (a_{g.name}_{a}.there()) check_rank(a_{g.name}_{a}, 1);")
+                self.add(f"if (a_{g.name}_{a}.is_present()) check_rank(a_{g.name}_{a}, 1);")
         for name in self.op.graph.sizes:
             *some, last = self.op.graph.paths.get(name, (f"graph.{name}",))
             text = size(last)
             for path in reversed(some):
-                text = f"a_{path.split('.')[0]}_{parts.arrays[0]}.there() ? {size(path)} : {text}"
+                text = f"a_{path.split('.')[0]}_{parts.arrays[0]}.is_present() ? {size(path)} : {text}"
             self.add(f"const i64 {name} = {text};")
             self.known.add(name)
 
@@ -125,7 +125,7 @@ class Kernel:
         for name in dict.fromkeys((*spec.optional, *FAST.presence(op))):
             whole = op.graph is not None and name in op.graph.optional
             array = f"{name}_{GRAPH_PARTS[op.graph.type_name].arrays[0]}" if whole else name  # type: ignore[union-attr]
-            self.add(f"const i64 has_{name} = a_{array}.there();")
+            self.add(f"const i64 has_{name} = a_{array}.is_present();")
             self.known.add(f"has_{name}")
         self.add(f"const int32_t real = a_{self.first}.dtype;")
         self.add(f"if (real != float32 && real != float64) check_dtype(a_{self.first}, float64);")
@@ -136,15 +136,16 @@ class Kernel:
                 self.add(f'check_range(its_name, "{a.name}", {a.name}, 0, {len(a.choices) - 1});')
             else:
                 limits = spec.symbol(a.name)
-                self.add(f'check_range(its_name, "{a.name}", {a.name}, {limits.minimum}, {limits.maximum or MOST});')
+                self.add(f'check_range(its_name, "{a.name}", {a.name}, {limits.minimum}, {limits.maximum or INT_MAX});')
             for choice, _ in a.requires:
                 place = a.choices.index(choice)
                 self.add(
-                    f'if ({a.name} == {place} && !a_graph_reverse_edge.there()) refuse(its_name, ": no reverse edges");'
+                    f"if ({a.name} == {place} && !a_graph_reverse_edge.is_present()) "
+                    'refuse(its_name, ": no reverse edges");'
                 )
         for name in spec.optional:
             for cotangent in (c for c in (f"gg_{name}", f"ggg_{name}") if c in self.by_name):
-                self.add(f'if (a_{cotangent}.there() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
+                self.add(f'if (a_{cotangent}.is_present() && !has_{name}) refuse(its_name, ": {cotangent} is given");')
 
     def shapes(self) -> None:
         """Write the code that checks ranks, dtypes and sizes of arrays, and determines the remaining sizes."""
@@ -161,16 +162,16 @@ class Kernel:
                 limits = self.op.definition.symbol(symbol)
                 bound.append(
                     f"const i64 {symbol} = solve(a_{a.name}, {axis}, {at[0]}, {at[1]}, {limits.minimum}, "
-                    f'{limits.maximum or MOST}, "{symbol}");'
+                    f'{limits.maximum or INT_MAX}, "{symbol}");'
                 )
                 self.known.add(symbol)
             if a.nullable:
                 assert not bound, (self.op.name, a.name)
-                self.add(f"if (a_{a.name}.there()) {{ {' '.join(checks)} }}")
-            else:  # unknown sizes are determined after the checks of rank and dtype
+                self.add(f"if (a_{a.name}.is_present()) {{ {' '.join(checks)} }}")
+            else:  # the order is ranks and dtypes, unknown sizes, known sizes
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add(line)
-        self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {MOST});' for n in self.op.definition.symbols))
+        self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {INT_MAX});' for n in self.op.definition.symbols))
 
     def check_graph_arrays(self) -> None:
         """Write the code that checks dtypes, lengths and presence of graph arrays."""
@@ -180,19 +181,19 @@ class Kernel:
         lengths = dict((*kind.forward, *kind.fast, *kind.reverse))
         for name in self.order.graph:
             array = self.name_graph_array(name)
-            self.add(f"if ({array}.there()) {{")
+            self.add(f"if ({array}.is_present()) {{")
             self.add(f"    check_dtype({array}, whole); check_size({array}, 0, {number(lengths[name])});")
             self.add("}")
-            if name not in parts.optional and owner(self.op, name) not in kind.optional:
-                self.add(f'if (!{array}.there()) refuse(its_name, ": the graph lacks {name}");')
+            if name not in parts.optional and find_owner(self.op, name) not in kind.optional:
+                self.add(f'if (!{array}.is_present()) refuse(its_name, ": the graph lacks {name}");')
 
-    def fills(self) -> None:
-        """Write the code that replaces absent cotangents by zeros if their inputs are present."""
+    def fill_cotangents(self) -> None:
+        """Write the code that fills absent cotangents of present inputs with zeros."""
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
-                there = f" && has_{base}" if base in self.op.definition.optional else ""
-                self.add(f"if (!a_{a.name}.there(){there}) a_{a.name}.fill(double({write_size(a)}));")
+                condition = f" && has_{base}" if base in self.op.definition.optional else ""
+                self.add(f"if (!a_{a.name}.is_present(){condition}) a_{a.name}.fill(double({write_size(a)}));")
 
     def results(self) -> None:
         """Write the code that creates the results, which are empty if they are not requested or do not exist."""
@@ -212,7 +213,7 @@ class Kernel:
         a: Argument | None = self.by_name.get(f.name)
         if a is None:
             return "false"
-        return f"(a_{f.name}.there() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
+        return f"(a_{f.name}.is_present() ? a_{f.name}.column : {base})" if a.nullable else f"a_{f.name}.column"
 
     def call(self) -> None:
         """Write the call to the C interface; if every sum is empty, results are 0, and indices are -1."""
@@ -222,8 +223,8 @@ class Kernel:
         self.add("    const Trust trust;")
         self.add("    int status = -1;")
         for real, (c_real, real_name) in REALS.items():
-            for index in WHOLES if op.graph else (None,):
-                c_whole, whole_name = WHOLES[index or "i64"]
+            for index in INTEGERS if op.graph else (None,):
+                c_whole, whole_name = INTEGERS[index or "i64"]
                 arguments = ["0", *(f"int({n})" for n in order.dims), *order.numbers]
                 arguments += [f"(const {c_whole} *){self.name_graph_array(n)}.data" for n in order.graph]
                 kinds = {n: c_whole if n in order.integers else c_real for n in order.inputs}
@@ -236,7 +237,7 @@ class Kernel:
                 self.add(f"        status = {name}({', '.join(arguments)});")
         for a in op.index_arguments:
             if a.name in order.inputs:
-                for c_whole, whole_name in WHOLES.values():
+                for c_whole, whole_name in INTEGERS.values():
                     self.add(f"    if (status == TRIGRAPH_WRONG_LOCATION && whole == {whole_name})")
                     self.add(f"        refuse_location<{c_whole}>(a_{a.name}, a_graph_offsets);")
         self.add("    check_status(its_name, status);")
@@ -263,11 +264,11 @@ class Kernel:
         for a in self.op.positive_arguments:
             for c_real, name in REALS.values():
                 self.add(f"if (real == {name}) check_positive<{c_real}>(a_{a.name}, a_{a.name}.sizes[0]);")
-        self.fills()
+        self.fill_cotangents()
         self.results()
         self.call()
         for k, f in enumerate(self.op.fields):
-            self.add(f"s[{k}] = out_{f.name}.give_up();")
+            self.add(f"s[{k}] = out_{f.name}.release();")
         return f"void {self.op.name}(Value *s, uint64_t, uint64_t)\n{{\n" + "\n".join(self.lines) + "\n}\n\n"
 
 

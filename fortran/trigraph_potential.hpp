@@ -114,7 +114,7 @@ public:
             refuse(std::string(dlerror()) + "; expected its folder in the program's run path, or in LD_LIBRARY_PATH");
         if (!c10::Dispatcher::singleton().findSchema({"trigraph_cpu::agg_weighted_n2n_fwd", ""}))
             refuse("libtrigraph_torch.so found no libtorch_cpu of torch 2.9 or later");
-        said(path, [&] { facts = metadata_of<torch::inductor::AOTIModelPackageLoader>(path); });
+        rethrow_errors(path, [&] { facts = metadata_of<torch::inductor::AOTIModelPackageLoader>(path); });
         if (facts["format"] != "2")
             refuse(path + " was not written by this version of trigraph.torch.export_potential");
         const std::string processor = facts["processor"], own = at::get_cpu_capability();
@@ -126,7 +126,7 @@ public:
         std::istringstream symbols(facts["elements"]);
         for (std::string symbol; symbols >> symbol;)
             elements.push_back(symbol);
-        said(path, [&] { loader = std::make_unique<torch::inductor::AOTIModelPackageLoader>(path, "model"); });
+        rethrow_errors(path, [&] { loader = std::make_unique<torch::inductor::AOTIModelPackageLoader>(path, "model"); });
         check_example(path);
     }
 
@@ -145,7 +145,7 @@ public:
         const auto batch = atoms.batch.empty() ? at::zeros(number, at::kLong) : whole(atoms.batch, number);
         const auto weights = atoms.weights.empty() ? at::ones(number, dtype) : real(atoms.weights, number);
         std::vector<at::Tensor> outputs;
-        said("compute", [&] {
+        rethrow_errors("compute", [&] {
             outputs = loader->run({whole(atoms.z, number), real(atoms.pos, {number, 3}), real(atoms.cells, {structures, 3, 3}), batch,
                 at::stack({whole(atoms.src, edges), whole(atoms.dst, edges)}), whole(atoms.shifts, {edges, 3}), weights});
         });
@@ -172,7 +172,7 @@ private:
     }
 
     // Call a function, and rethrow torch's errors without their backtraces.
-    template <class Function> static void said(const std::string &owner, Function function)
+    template <class Function> static void rethrow_errors(const std::string &owner, Function function)
     {
         try {
             function();

@@ -48,7 +48,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct function *)a)->name, ((const struct function *)b)->name);
 }
 
-static void *failed(const struct call *call, int code, const char *message)
+static void *make_error(const struct call *call, int code, const char *message)
 {
     struct error_arguments arguments = {offsetof(struct error_arguments, code) + sizeof(int), NULL, message, code};
 
@@ -91,14 +91,14 @@ void *trigraph_xla_call(struct call *call)
     wanted = attribute(&call->attributes, "wanted");
     if (name == NULL || integers == NULL || numbers == NULL || given == NULL || flags == NULL || wanted == NULL
         || name->length >= most_name)
-        return failed(call, code_internal, "trigraph: the program was compiled by another version; compile it again");
+        return make_error(call, code_internal, "trigraph: the program was compiled by another version; compile it again");
     memcpy(called, name->start, name->length);
     called[name->length] = '\0';
     function = bsearch(&(struct function){.name = called}, functions, sizeof functions / sizeof *functions, sizeof *functions, by_name);
     if (function == NULL || function->arguments > most
         || function->arguments != 1 + integers->number + numbers->number + given->number + flags->number + wanted->number) {
         snprintf(message, sizeof message, "trigraph: %s is not a function of this version", called);
-        return failed(call, code_internal, message);
+        return make_error(call, code_internal, message);
     }
     pointers[number++] = &team;
     for (size_t i = 0; i < integers->number; i++)
@@ -107,21 +107,21 @@ void *trigraph_xla_call(struct call *call)
         pointers[number++] = (double *)numbers->data + i;
     /* The flags in `given` are 1 for arrays that are operands; the flags in `wanted` are 1 for fields that are results. */
     for (size_t i = 0; i < given->number; i++) {
-        int there = ((const int *)given->data)[i] && argument < call->arguments.number;
-        const struct buffer *buffer = there ? call->arguments.each[argument++] : NULL;
-        pointers[number++] = there ? buffer->data : (void *)&none;
+        int is_present = ((const int *)given->data)[i] && argument < call->arguments.number;
+        const struct buffer *buffer = is_present ? call->arguments.each[argument++] : NULL;
+        pointers[number++] = is_present ? buffer->data : (void *)&none;
     }
     for (size_t i = 0; i < flags->number; i++)
         pointers[number++] = (int *)flags->data + i;
     for (size_t i = 0; i < wanted->number; i++) {
-        int there = ((const int *)wanted->data)[i] && result < call->results.number;
-        const struct buffer *buffer = there ? call->results.each[result++] : NULL;
-        pointers[number++] = there ? buffer->data : (void *)&unused[i];
+        int is_present = ((const int *)wanted->data)[i] && result < call->results.number;
+        const struct buffer *buffer = is_present ? call->results.each[result++] : NULL;
+        pointers[number++] = is_present ? buffer->data : (void *)&unused[i];
     }
     if (argument != call->arguments.number || result != call->results.number) {
         snprintf(message, sizeof message, "trigraph: %s got %d arrays and %d results; expected %d and %d", called,
                  (int)call->arguments.number, (int)call->results.number, (int)argument, (int)result);
-        return failed(call, code_internal, message);
+        return make_error(call, code_internal, message);
     }
     fegetenv(&environment);  /* XLA's threads flush subnormal numbers to zero, which would change results */
     fesetenv(FE_DFL_ENV);
@@ -138,5 +138,5 @@ void *trigraph_xla_call(struct call *call)
         snprintf(message, sizeof message, "%s: the system refused workspace, or threads", called);
     else
         snprintf(message, sizeof message, "%s: %s", called, trigraph_status_text(status));
-    return failed(call, status == TRIGRAPH_REFUSED ? code_exhausted : code_internal, message);
+    return make_error(call, status == TRIGRAPH_REFUSED ? code_exhausted : code_internal, message);
 }

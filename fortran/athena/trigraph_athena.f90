@@ -95,7 +95,7 @@ contains
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         call run(aggregate_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
-            & graph_of(adj_ia, adj_ja), features=features, kernels=edge_kernels, output=output)
+            & build_graph(adj_ia, adj_ja), features=features, kernels=edge_kernels, output=output)
         call check_status(name, status)
     end subroutine gno_aggregate
 
@@ -136,7 +136,7 @@ contains
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         call run(message_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
-            & graph_of(adj_ia, adj_ja), features=features, coords=coords, params=kernel_params, output=output)
+            & build_graph(adj_ia, adj_ja), features=features, coords=coords, params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_message
 
@@ -160,7 +160,7 @@ contains
         call check_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         call run(message_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
-            & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, coords=coords, params=kernel_params, &
+            & build_graph(adj_ia, adj_ja, num_e), upstream_grad, features, coords=coords, params=kernel_params, &
             & grad_features=grad_features, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
     end subroutine gno_message_bwd
@@ -205,14 +205,14 @@ contains
         call check_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         call run(aggregate_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
-            & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, edge_kernels, &
+            & build_graph(adj_ia, adj_ja, num_e), upstream_grad, features, edge_kernels, &
             & grad_features=grad_features, grad_kernels=grad_kernels)
         call check_status(name, status)
     end subroutine aggregate_grads
 
     !> Convert the adjacency to the 0-based CSC arrays of trigraph.h in one array: offsets | indices | edge_ids and, if num_e is
 !! present (for derivatives), | destinations | src_offsets | src_positions | row_offsets | row_positions.
-    pure function graph_of(adj_ia, adj_ja, num_e) result(graph)
+    pure function build_graph(adj_ia, adj_ja, num_e) result(graph)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         integer, intent(in), optional :: num_e
         integer(c_int), allocatable :: graph(:), destinations(:)
@@ -226,11 +226,11 @@ contains
         do i = 1, num_v
             destinations(adj_ia(i):adj_ia(i + 1) - 1) = i - 1
         end do
-        graph = [graph, destinations, sorted_columns(adj_ja(1, :nnz), num_v), sorted_columns(adj_ja(2, :nnz), num_e)]
-    end function graph_of
+        graph = [graph, destinations, sort_columns(adj_ja(1, :nnz), num_v), sort_columns(adj_ja(2, :nnz), num_e)]
+    end function build_graph
 
     !> Sort columns stably by key (1 .. num_keys); return the offsets of the keys, then the sorted columns, all 0-based.
-    pure function sorted_columns(keys, num_keys) result(sorted)
+    pure function sort_columns(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)
         integer :: next(num_keys + 1), k, p
@@ -248,7 +248,7 @@ contains
             sorted(num_keys + 1 + next(keys(p))) = p - 1
             next(keys(p)) = next(keys(p)) + 1
         end do
-    end function sorted_columns
+    end function sort_columns
 
     pure subroutine check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         character(*), intent(in) :: name
@@ -268,23 +268,23 @@ contains
         integer :: nnz
 
         call check_shape(name, 'adj_ia', shape(adj_ia), 'num_v + 1', [num_v + 1])
-        if (adj_ia(1) /= 1) call refuse(name, 'adj_ia(1) is '//listed(adj_ia(:1))//'; expected 1')
+        if (adj_ia(1) /= 1) call refuse(name, 'adj_ia(1) is '//format_numbers(adj_ia(:1))//'; expected 1')
         if (any(adj_ia(2:) < adj_ia(:num_v))) call refuse(name, 'adj_ia decreases; expected nondecreasing offsets')
         nnz = adj_ia(num_v + 1) - 1
         if (size(adj_ja, 1) /= 2 .or. size(adj_ja, 2) < nnz) call refuse(name, 'adj_ja has shape (' &
-            & //listed(shape(adj_ja))//'); expected (2, adj_ia(num_v + 1) - 1) = ('//listed([2, nnz])//')')
+            & //format_numbers(shape(adj_ja))//'); expected (2, adj_ia(num_v + 1) - 1) = ('//format_numbers([2, nnz])//')')
         if (any(adj_ja(1, :nnz) < 1 .or. adj_ja(1, :nnz) > num_v)) &
-            & call refuse(name, 'adj_ja(1, :) has a neighbour outside 1 to num_v = '//listed([num_v]))
+            & call refuse(name, 'adj_ja(1, :) has a neighbour outside 1 to num_v = '//format_numbers([num_v]))
         if (any(adj_ja(2, :nnz) < 1 .or. adj_ja(2, :nnz) > num_e)) &
-            & call refuse(name, 'adj_ja(2, :) has an edge outside 1 to num_edges = '//listed([num_e]))
+            & call refuse(name, 'adj_ja(2, :) has an edge outside 1 to num_edges = '//format_numbers([num_e]))
     end subroutine check_adjacency
 
     pure subroutine check_shape(name, argument, found, symbols, expected)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: found(:), expected(:)
 
-        if (any(found /= expected)) call refuse(name, argument//' has shape ('//listed(found)//'); expected (' &
-            & //symbols//') = ('//listed(expected)//')')
+        if (any(found /= expected)) call refuse(name, argument//' has shape ('//format_numbers(found)//'); expected (' &
+            & //symbols//') = ('//format_numbers(expected)//')')
     end subroutine check_shape
 
     !> Check the shape of an array that may have more columns than expected.
@@ -320,12 +320,12 @@ contains
     end subroutine refuse
 
     !> Return numbers as text, separated by commas.
-    pure function listed(numbers) result(text)
+    pure function format_numbers(numbers) result(text)
         integer, intent(in) :: numbers(:)
         character(:), allocatable :: text
         character(64) :: line
 
         write (line, '(*(i0, :, ", "))') numbers
         text = trim(line)
-    end function listed
+    end function format_numbers
 end module trigraph_athena

@@ -4,30 +4,30 @@ module trigraph_pairs
     use trigraph_scaled, only: scaled, input
     implicit none
     private
-    public :: join, put, split
+    public :: load_pairs, split_number, store_triples
 
 contains
 
-    pure subroutine join(pairs, x)
+    pure subroutine load_pairs(pairs, x)
         real(dp), intent(in) :: pairs(:, :)
         type(scaled), intent(out) :: x(:)
         x = input(real(pairs(:, 1), qp) + real(pairs(:, 2), qp))
-    end subroutine join
+    end subroutine load_pairs
 
     !> Split x into a float64 pair hi + lo; lo is 0 if hi is not finite, because inf - inf would be NaN.
-    elemental subroutine put(x, hi, lo)
+    elemental subroutine split_number(x, hi, lo)
         real(qp), intent(in) :: x
         real(dp), intent(out) :: hi, lo
         hi = real(x, dp)
         lo = 0
         if (abs(hi) <= huge(hi)) lo = real(x - real(hi, qp), dp)
-    end subroutine put
+    end subroutine split_number
 
-    pure subroutine split(x, triples)
+    pure subroutine store_triples(x, triples)
         type(scaled), intent(in) :: x(:)
         real(dp), intent(out) :: triples(:, :)
-        call put(x%v, triples(:, 1), triples(:, 2))
+        call split_number(x%v, triples(:, 1), triples(:, 2))
         triples(:, 3) = real(x%s, dp)
-    end subroutine split
+    end subroutine store_triples
 
 end module trigraph_pairs

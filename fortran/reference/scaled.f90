@@ -73,17 +73,17 @@ module trigraph_scaled
 
 contains
 
-    elemental function size_of(value) result(magnitude)
+    elemental function magnitude_of(value) result(magnitude)
         real(qp), intent(in) :: value
         real(mp) :: magnitude
         magnitude = real(abs(value), mp)
-    end function size_of
+    end function magnitude_of
 
     !> Return an input of an operator as a number with one term.
     elemental function input(value) result(x)
         real(qp), intent(in) :: value
         type(scaled) :: x
-        x = scaled(value, size_of(value))
+        x = scaled(value, magnitude_of(value))
     end function input
 
     elemental subroutine assign_integer(x, n)
@@ -144,11 +144,11 @@ contains
     elemental function times_scaled(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
-        real(mp), parameter :: errors = 8 * real(epsilon(1.0_sp), mp)
+        real(mp), parameter :: relative_error = 8 * real(epsilon(1.0_sp), mp)
         real(mp) :: a, b
-        a = size_of(x%v)
-        b = size_of(y%v)
-        z = scaled(x%v * y%v, a * y%s + x%s * b - a * b + errors * x%s * y%s)
+        a = magnitude_of(x%v)
+        b = magnitude_of(y%v)
+        z = scaled(x%v * y%v, a * y%s + x%s * b - a * b + relative_error * x%s * y%s)
     end function times_scaled
 
     elemental function times_sp(x, y) result(z)
@@ -174,8 +174,8 @@ contains
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
         real(mp) :: d
-        d = size_of(y%v)
-        z = scaled(x%v / y%v, x%s / d + size_of(x%v) * y%s / d**2)
+        d = magnitude_of(y%v)
+        z = scaled(x%v / y%v, x%s / d + magnitude_of(x%v) * y%s / d**2)
     end function divide
 
     elemental function divide_integer(x, n) result(z)
@@ -209,35 +209,35 @@ contains
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = sqrt(x%v)
-        z%s = size_of(z%v) + x%s / (2 * size_of(z%v))
+        z%s = magnitude_of(z%v) + x%s / (2 * magnitude_of(z%v))
     end function sqrt_scaled
 
     elemental function sin_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = sin(x%v)
-        z%s = size_of(z%v) + size_of(cos(x%v)) * x%s
+        z%s = magnitude_of(z%v) + magnitude_of(cos(x%v)) * x%s
     end function sin_scaled
 
     elemental function cos_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = cos(x%v)
-        z%s = size_of(z%v) + size_of(sin(x%v)) * x%s
+        z%s = magnitude_of(z%v) + magnitude_of(sin(x%v)) * x%s
     end function cos_scaled
 
     elemental function exp_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = exp(x%v)
-        z%s = size_of(z%v) + size_of(z%v) * x%s
+        z%s = magnitude_of(z%v) + magnitude_of(z%v) * x%s
     end function exp_scaled
 
     elemental function tanh_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = tanh(x%v)
-        z%s = size_of(z%v) + size_of(1 - z%v**2) * x%s
+        z%s = magnitude_of(z%v) + magnitude_of(1 - z%v**2) * x%s
     end function tanh_scaled
 
     elemental function exponent_scaled(x) result(n)

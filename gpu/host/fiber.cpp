@@ -13,15 +13,15 @@
 namespace cuda_host {
 
 #ifdef __SANITIZE_ADDRESS__
-static Fiber* left = nullptr;  // fiber that ran before the last switch
+static Fiber* previous_fiber = nullptr;  // fiber that ran before the last switch
 
 static void finish_switch(void* fake_stack) {
     const void* stack;
     size_t size;
     __sanitizer_finish_switch_fiber(fake_stack, &stack, &size);
-    if (left->stack == nullptr) {  // the launching thread's stack is known only after the first switch
-        left->stack = static_cast<char*>(const_cast<void*>(stack));
-        left->stack_size = size;
+    if (previous_fiber->stack == nullptr) {  // the launching thread's stack is known only after the first switch
+        previous_fiber->stack = static_cast<char*>(const_cast<void*>(stack));
+        previous_fiber->stack_size = size;
     }
 }
 #endif
@@ -137,7 +137,7 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
 
 void switch_fiber(Fiber& from, Fiber& to, [[maybe_unused]] bool last) {
 #ifdef __SANITIZE_ADDRESS__
-    left = &from;
+    previous_fiber = &from;
     __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.stack, to.stack_size);
 #endif
 #ifdef CUDA_HOST_UCONTEXT
@@ -150,7 +150,7 @@ void switch_fiber(Fiber& from, Fiber& to, [[maybe_unused]] bool last) {
 #endif
 }
 
-void started() {
+void finish_first_switch() {
 #ifdef __SANITIZE_ADDRESS__
     finish_switch(nullptr);
 #endif

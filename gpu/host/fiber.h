@@ -41,6 +41,6 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);
 
 // `entry` must call this function first.
-void started();
+void finish_first_switch();
 
 }  // namespace cuda_host

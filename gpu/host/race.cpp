@@ -60,26 +60,27 @@ std::vector<Region> regions;  // first the arrays of the launch, then the shared
 size_t num_arrays = 0;
 size_t last_hit = 0;
 bool watching = false;
-std::vector<Range> image;  // data of this library, and the argument table
+std::vector<Range> own_memory;  // this library's own data, and the argument table
 Range stack;
 uint32_t block_now = 0;
 uint32_t barrier_now = 0;
 std::vector<uint32_t> clocks;             // by thread
-std::vector<std::vector<uint32_t>> seen;  // by thread: vector clock over the lanes of its warp
+std::vector<std::vector<uint32_t>> vector_clocks;  // by thread: vector clock over the lanes of its warp
 
 uintptr_t library_base() {
     Dl_info info;
     return dladdr(reinterpret_cast<void*>(&library_base), &info) != 0 ? reinterpret_cast<uintptr_t>(info.dli_fbase) : 0;
 }
 
-const uintptr_t base = library_base();
+const uintptr_t library_start = library_base();
 
 int add_segments(dl_phdr_info* object, size_t, void*) {
-    if (object->dlpi_addr == base) {
+    if (object->dlpi_addr == library_start) {
         for (int i = 0; i < object->dlpi_phnum; i++) {
             const auto& segment = object->dlpi_phdr[i];
             if (segment.p_type == PT_LOAD) {
-                image.push_back({base + segment.p_vaddr, base + segment.p_vaddr + segment.p_memsz});
+                const uintptr_t start = library_start + segment.p_vaddr;
+                own_memory.push_back({start, start + segment.p_memsz});
             }
         }
     }
@@ -116,7 +117,7 @@ bool is_ordered(const Stamp& stamp, unsigned thread) {
     if (stamp.thread == thread || stamp.barrier < barrier_now) {
         return true;
     }
-    return stamp.thread / 32 == thread / 32 && stamp.clock < seen[thread][stamp.thread % 32];
+    return stamp.thread / 32 == thread / 32 && stamp.clock < vector_clocks[thread][stamp.thread % 32];
 }
 
 std::string element_text(const Region& region, uintptr_t address) {
@@ -153,9 +154,9 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Records a read in the first entry that is free, or whose read is ordered before it or made by the same thread; else
-// in an entry of a warp that has two entries. Otherwise the read is not kept.
-void keep(Cell& cell, const Stamp& stamp) {
+// Records a read in the first entry that is free, or whose read is ordered before it or by the same thread; else in an
+// entry of a warp that has two. Otherwise the read is not kept.
+void record_read(Cell& cell, const Stamp& stamp) {
     int place = -1;
     for (int i = 0; i < max_reads; i++) {
         const Stamp& old = cell.reads[i];
@@ -196,7 +197,7 @@ void check_cell(Region& region, Cell& cell, uintptr_t address, Access access, co
         cell.write = stamp;
         std::fill_n(cell.reads, max_reads, Stamp{});
     } else {
-        keep(cell, stamp);
+        record_read(cell, stamp);
     }
 }
 
@@ -213,11 +214,12 @@ void check(const volatile void* pointer, size_t bytes, Access access, void* retu
     if (!watching || stack.contains(address)) {
         return;
     }
-    // One byte before the return address is part of the call instruction, and hence belongs to its source line.
-    const uint32_t code = uint32_t(reinterpret_cast<uintptr_t>(return_address) - 1 - base);
+    // One byte before the return address lies inside the call, hence on its line.
+    const uint32_t code = uint32_t(reinterpret_cast<uintptr_t>(return_address) - 1 - library_start);
     Region* const region = find_region(address);
     if (region == nullptr) {
-        if (std::none_of(image.begin(), image.end(), [&](const Range& range) { return range.contains(address); })) {
+        if (std::none_of(own_memory.begin(), own_memory.end(),
+                         [&](const Range& range) { return range.contains(address); })) {
             report_outside(address, access, code);
         }
         return;
@@ -252,7 +254,8 @@ void add_arrays(const Kernel& kernel, const Argument* arguments) {
             arrays.push_back({uintptr_t(arguments[i].bits), size_t(arguments[i].bytes),
                               size_t(arguments[i].element_bytes), names.substr(0, comma)});
         }
-        image.push_back({reinterpret_cast<uintptr_t>(&arguments[i]), reinterpret_cast<uintptr_t>(&arguments[i + 1])});
+        own_memory.push_back(
+            {reinterpret_cast<uintptr_t>(&arguments[i]), reinterpret_cast<uintptr_t>(&arguments[i + 1])});
         names.erase(0, comma + 1);
     }
     std::sort(arrays.begin(), arrays.end(), [](const Array& a, const Array& b) { return a.begin < b.begin; });
@@ -274,11 +277,11 @@ void add_arrays(const Kernel& kernel, const Argument* arguments) {
 
 void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned num_threads) {
     regions.clear();
-    image.clear();
+    own_memory.clear();
     block_now = 0;
     watching = true;
     clocks.assign(num_threads, 0);
-    seen.assign(num_threads, std::vector<uint32_t>(32, 0));
+    vector_clocks.assign(num_threads, std::vector<uint32_t>(32, 0));
     dl_iterate_phdr(add_segments, nullptr);
     add_arrays(kernel, arguments);
 }
@@ -288,7 +291,7 @@ void race_begin_block() {
     block_now++;
     barrier_now = 0;
     std::fill(clocks.begin(), clocks.end(), 0);
-    for (auto& thread : seen) {
+    for (auto& thread : vector_clocks) {
         std::fill(thread.begin(), thread.end(), 0);
     }
 }
@@ -312,15 +315,15 @@ void race_syncwarp(unsigned warp, unsigned mask) {
         if ((mask >> lane & 1) != 0) {
             const unsigned thread = warp * 32 + lane;
             clocks[thread]++;
-            seen[thread][lane] = clocks[thread];
+            vector_clocks[thread][lane] = clocks[thread];
             for (unsigned other = 0; other < 32; other++) {
-                joined[other] = std::max(joined[other], seen[thread][other]);
+                joined[other] = std::max(joined[other], vector_clocks[thread][other]);
             }
         }
     }
     for (unsigned lane = 0; lane < 32; lane++) {
         if ((mask >> lane & 1) != 0) {
-            std::copy_n(joined, 32, seen[warp * 32 + lane].begin());
+            std::copy_n(joined, 32, vector_clocks[warp * 32 + lane].begin());
         }
     }
 }
@@ -335,7 +338,7 @@ void race_end_launch() { watching = false; }
 }  // namespace cuda_host
 
 // ---- calls that -fsanitize=thread inserts ---------------------------------------------------------------------------
-#define WHERE __builtin_return_address(0)
+#define RETURN_ADDRESS __builtin_return_address(0)
 using cuda_host::Access;
 using cuda_host::check;
 
@@ -345,17 +348,17 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
-#define PLAIN(bytes)                                                                     \
-    void __tsan_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); }           \
-    void __tsan_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }         \
-    void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); } \
-    void __tsan_unaligned_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }
-PLAIN(1)
-PLAIN(2)
-PLAIN(4)
-PLAIN(8)
-PLAIN(16)
-void __tsan_read_range(void* p, size_t bytes) { check(p, bytes, Access::read, WHERE); }
-void __tsan_write_range(void* p, size_t bytes) { check(p, bytes, Access::write, WHERE); }
+#define DEFINE_ACCESS_FUNCTIONS(bytes)                                                            \
+    void __tsan_read##bytes(void* p) { check(p, bytes, Access::read, RETURN_ADDRESS); }           \
+    void __tsan_write##bytes(void* p) { check(p, bytes, Access::write, RETURN_ADDRESS); }         \
+    void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, Access::read, RETURN_ADDRESS); } \
+    void __tsan_unaligned_write##bytes(void* p) { check(p, bytes, Access::write, RETURN_ADDRESS); }
+DEFINE_ACCESS_FUNCTIONS(1)
+DEFINE_ACCESS_FUNCTIONS(2)
+DEFINE_ACCESS_FUNCTIONS(4)
+DEFINE_ACCESS_FUNCTIONS(8)
+DEFINE_ACCESS_FUNCTIONS(16)
+void __tsan_read_range(void* p, size_t bytes) { check(p, bytes, Access::read, RETURN_ADDRESS); }
+void __tsan_write_range(void* p, size_t bytes) { check(p, bytes, Access::write, RETURN_ADDRESS); }
 
 }  // extern "C"

@@ -81,7 +81,7 @@ Fiber fibers[max_threads];  // the first num_fibers have stacks, which are reuse
 Fiber* idle[max_threads];   // num_idle fibers that run no thread
 Thread threads[max_threads];   // by rank
 uint3 indices[max_threads];    // threadIdx by rank
-unsigned turns[max_threads];   // ranks in the order in which threads start
+unsigned start_order[max_threads];   // ranks in the order in which threads start
 Warp warps[max_threads / 32];
 unsigned num_fibers = 0;
 unsigned num_idle = 0;
@@ -94,7 +94,7 @@ unsigned num_at_barrier = 0;
 std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
 
 // Addresses are compared first, because equal texts usually have the same address.
-bool same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
+bool equal_text(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
 // Returns null if the system refuses memory. The size is exact, so that sanitizers detect overruns.
 void* allocate(size_t bytes) {
@@ -104,14 +104,14 @@ void* allocate(size_t bytes) {
 
 // ---- choosing the next thread ---------------------------------------------------------------------------------------
 
-void worker();
+void run_fiber();
 
 bool add_idle_fiber() {
     Fiber& fiber = fibers[num_fibers];
     if (!allocate_stack(fiber)) {
         return false;
     }
-    prepare(fiber, worker, ++num_fibers);
+    prepare(fiber, run_fiber, ++num_fibers);
     idle[num_idle++] = &fiber;
     return true;
 }
@@ -242,7 +242,7 @@ void wait(State state, const char* operation, Site site, unsigned mask) {
 void run_threads() {
     for (;;) {
         while (has_unstarted() && !prefer_ready()) {
-            const unsigned turn = turns[num_started++];
+            const unsigned turn = start_order[num_started++];
             set_current(turn);
             launch.kernel->run(launch.arguments);
             threads[turn].state = State::returned;
@@ -260,8 +260,8 @@ void run_threads() {
     }
 }
 
-void worker() {
-    started();
+void run_fiber() {
+    finish_first_switch();
     try {
         run_threads();
     } catch (const std::bad_alloc&) {  // thrown while composing a message
@@ -271,9 +271,9 @@ void worker() {
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-void forget_fibers() {
+void reset_fibers() {
     for (num_idle = 0; num_idle < num_fibers; num_idle++) {
-        prepare(fibers[num_idle], worker, num_idle + 1);
+        prepare(fibers[num_idle], run_fiber, num_idle + 1);
         idle[num_idle] = &fibers[num_idle];
     }
 }
@@ -289,7 +289,7 @@ void run_block(Bits block) {
         warps[first / 32].absent = lanes < 32 ? ~0u << lanes : 0;
     }
     if (launch.order == Order::random) {
-        std::shuffle(turns, turns + launch.num_threads, launch.random);
+        std::shuffle(start_order, start_order + launch.num_threads, launch.random);
     }
     if (launch.shared_bytes > 0) {
         memset(dynamic_data.get(), 0xff, launch.shared_bytes);
@@ -311,7 +311,7 @@ void run_grid(Bits num_blocks) {
         run_block(shuffled.empty() ? forward : shuffled[turn]);
     }
     if (launch.status != succeeded) {
-        forget_fibers();
+        reset_fibers();
     }
 }
 
@@ -320,7 +320,7 @@ bool begin_launch() {
     for (unsigned rank = 0; rank < launch.num_threads; rank++) {
         threads[rank] = Thread{};
         indices[rank] = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / blockDim.x / blockDim.y};
-        turns[rank] = launch.order == Order::reverse ? launch.num_threads - 1 - rank : rank;
+        start_order[rank] = launch.order == Order::reverse ? launch.num_threads - 1 - rank : rank;
     }
     dynamic_data.reset(static_cast<char*>(allocate(launch.shared_bytes)));
     if (dynamic_data == nullptr) {
@@ -336,7 +336,7 @@ bool begin_launch() {
     return true;
 }
 
-const char* refusal(const unsigned* grid, const unsigned* block, size_t shared_bytes) {
+const char* describe_invalid_launch(const unsigned* grid, const unsigned* block, size_t shared_bytes) {
     const Bits num_threads = Bits(block[0]) * block[1] * block[2];
     if (num_threads == 0 || block[0] > max_threads || block[1] > max_threads || block[2] > 64 ||
         num_threads > max_threads) {
@@ -383,7 +383,7 @@ void barrier(Site site) {
     }
     for (unsigned other = 0; other < launch.num_threads; other++) {
         const Thread& thread = threads[other];
-        if (&thread != current && (thread.site.line != site.line || !same(thread.site.file, site.file))) {
+        if (&thread != current && (thread.site.line != site.line || !equal_text(thread.site.file, site.file))) {
             fail("reached __syncthreads at %s while %s waits at another one, %s", site_text(site).c_str(),
                  describe(other).c_str(), site_text(thread.site).c_str());
         }
@@ -393,7 +393,7 @@ void barrier(Site site) {
     race_barrier();
 #endif
     for (unsigned place = 0; place < launch.num_threads; place++) {
-        make_ready(turns[place]);
+        make_ready(start_order[place]);
     }
     current->fiber = running_fiber;
     resume(take_ready());
@@ -402,11 +402,11 @@ void barrier(Site site) {
 namespace {
 
 // Returns the entry of a warp for a collective: a pending entry with the same mask, or a new one.
-Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
+Warp::Pending& find_or_open_pending(Warp& warp, const char* name, unsigned mask, Site site) {
     for (unsigned open = warp.open; open != 0; open &= open - 1) {
         Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
         if (pending.call.mask == mask) {
-            if (!same(pending.call.name, name)) {
+            if (!equal_text(pending.call.name, name)) {
                 fail("reached %s at %s while other lanes of its mask 0x%08x wait at %s", name, site_text(site).c_str(),
                      mask, pending.call.name);
             }
@@ -442,7 +442,7 @@ Bits collective(const char* name, unsigned mask, Finish finish, Bits value, Bits
     const unsigned lane = rank(self) - first;
     check_lanes(name, mask, lane, first, site);
     Warp& warp = warps[first / 32];
-    Warp::Pending& pending = join(warp, name, mask, site);
+    Warp::Pending& pending = find_or_open_pending(warp, name, mask, site);
     pending.call.value[lane] = value;
     pending.call.argument[lane] = argument;
     pending.arrived |= 1u << lane;
@@ -513,7 +513,7 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
                             const cuda_host::Argument* arguments, int order, unsigned long long seed, char* message,
                             size_t message_capacity) {
     using namespace cuda_host;
-    if (const char* const reason = refusal(grid, block, shared_bytes)) {
+    if (const char* const reason = describe_invalid_launch(grid, block, shared_bytes)) {
         snprintf(message, message_capacity, "%s", reason);
         return refused;
     }
@@ -532,7 +532,7 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
     blockDim = {block[0], block[1], block[2]};
     current = nullptr;
     if (interrupted) {
-        forget_fibers();
+        reset_fibers();
     }
     try {
         if (begin_launch()) {

@@ -12,7 +12,7 @@ struct Copies {
         int bytes;
         bool any;
     };
-    Copy begun[64];
+    Copy pending[64];
     int count = 0;
 #endif
 
@@ -20,7 +20,7 @@ struct Copies {
     template <int n, class T> __device__ void begin(T* to, const T* from, bool any) {
         constexpr int bytes = n * int(sizeof(T));
 #if defined(TRIGRAPH_GPU_HOST)
-        begun[count++] = {reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes, any};
+        pending[count++] = {reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes, any};
 #elif __CUDA_ARCH__ >= 800
         const unsigned target = unsigned(__cvta_generic_to_shared(to));
         const int read = any ? bytes : 0;
@@ -39,12 +39,12 @@ struct Copies {
     __device__ void wait() {
 #if defined(TRIGRAPH_GPU_HOST)
         for (int i = 0; i < count; i++) {
-            for (int b = 0; b < begun[i].bytes; b += 4) {  // the race detector records accesses in units of 4 bytes
+            for (int b = 0; b < pending[i].bytes; b += 4) {  // the race detector records accesses in units of 4 bytes
                 unsigned word = 0;
-                if (begun[i].any) {
-                    memcpy(&word, begun[i].from + b, 4);
+                if (pending[i].any) {
+                    memcpy(&word, pending[i].from + b, 4);
                 }
-                memcpy(begun[i].to + b, &word, 4);
+                memcpy(pending[i].to + b, &word, 4);
             }
         }
         count = 0;

@@ -16,15 +16,15 @@ reduce_long_rows(const Compute<S>* __restrict__ overflow, const I* __restrict__ 
                  int width, S* __restrict__ out) {
     using T = Compute<S>;
     __shared__ T sums[8][32];
-    const LongRow<I> place(long_rows, num_long, width);
-    const T sum = place.sum(overflow, width, sums);
-    if (threadIdx.y == 0 && place.column < width) {
-        out[place.row * width + place.column] = Storage<S>::rounded(sum);
+    const LongRow<I> long_row(long_rows, num_long, width);
+    const T sum = long_row.sum(overflow, width, sums);
+    if (threadIdx.y == 0 && long_row.column < width) {
+        out[long_row.row * width + long_row.column] = Storage<S>::rounded(sum);
     }
 }
 
 // One value for each of sources, destinations and edges.
-template <class V> struct ByKind {
+template <class V> struct ByEmbedding {
     V src;
     V dst;
     V edge;
@@ -38,8 +38,8 @@ template <class V> struct ByKind {
 // its own weights; one group of lanes per row and head. For tangents, each product has one tangent factor.
 template <class S, bool wide>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
-gat_project(const Compute<S>* __restrict__ a, const ByKind<const S*> x, const Compute<S>* __restrict__ a_2,
-            const ByKind<const S*> x_2, const ByKind<long long> num_rows, int num_heads, int dim_head, int column_bits,
+gat_project(const Compute<S>* __restrict__ a, const ByEmbedding<const S*> x, const Compute<S>* __restrict__ a_2,
+            const ByEmbedding<const S*> x_2, const ByEmbedding<long long> num_rows, int num_heads, int dim_head, int column_bits,
             Compute<S>* __restrict__ out) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
@@ -78,10 +78,10 @@ combine_softmax_stats(const T* __restrict__ overflow, const I* __restrict__ long
                       int num_heads, T* __restrict__ stats) {
     __shared__ T peaks[8][32];
     __shared__ T sums[8][32];
-    const LongRow<I> place(long_rows, num_long, num_heads);
-    const int h = min(place.column, num_heads - 1);
-    T peak = overflow[place.first * 2 * num_heads + h];
-    for (long long t = place.first + threadIdx.y; t < place.end; t += 8) {
+    const LongRow<I> long_row(long_rows, num_long, num_heads);
+    const int h = min(long_row.column, num_heads - 1);
+    T peak = overflow[long_row.first * 2 * num_heads + h];
+    for (long long t = long_row.first + threadIdx.y; t < long_row.end; t += 8) {
         const T other = overflow[t * 2 * num_heads + h];
         peak = other > peak ? other : peak;
     }
@@ -93,13 +93,13 @@ combine_softmax_stats(const T* __restrict__ overflow, const I* __restrict__ long
     }
     LongSum<T> terms;
     int i = 0;
-    for (long long t = place.first + threadIdx.y; t < place.end; t += 8) {
+    for (long long t = long_row.first + threadIdx.y; t < long_row.end; t += 8) {
         const T* const part = overflow + t * 2 * num_heads + h;
         terms.add(part[num_heads] * exp(part[0] - peak), i++);
     }
     const T sum = sum_over_y(terms.value(), sums);
-    if (threadIdx.y == 0 && place.column < num_heads) {
-        T* const head = stats + place.row * 2 * num_heads + h;
+    if (threadIdx.y == 0 && long_row.column < num_heads) {
+        T* const head = stats + long_row.row * 2 * num_heads + h;
         head[0] = peak;
         head[num_heads] = sum;
     }
@@ -413,8 +413,8 @@ gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, con
 // positions are skipped. Without offsets, every row has one position. A block processes 32 columns.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
-gat_weights(const Compute<S>* __restrict__ sums, int per, const ByKind<const S*> x, const ByKind<const S*> x_dot,
-            const ByKind<const I*> offsets, const ByKind<long long> num_rows, int num_kinds, int num_heads,
+gat_weights(const Compute<S>* __restrict__ sums, int per, const ByEmbedding<const S*> x, const ByEmbedding<const S*> x_dot,
+            const ByEmbedding<const I*> offsets, const ByEmbedding<long long> num_rows, int num_kinds, int num_heads,
             int dim_head, Compute<S>* __restrict__ parts) {
     using T = Compute<S>;
     __shared__ T shared[8][32];

@@ -8,7 +8,7 @@
 
 namespace neighbor {
 
-constexpr int most_around = 64;  // largest distance of neighbours along one direction, in bins
+constexpr int max_bin_range = 64;  // largest distance of neighbours along one direction, in bins
 constexpr double huge = 1e300;
 
 // Products and sums of lengths are rounded separately, as on the CPU, so that both find the same pairs within the cutoff.
@@ -24,12 +24,12 @@ __device__ inline double plus(double a, double b) { return __dadd_rn(a, b); }
 struct Frame {
     double box[9], inverse[9];  // cell vectors and their duals, in rows
     double lowest[3], scale[3];  // along each vector, bin = (coordinate - lowest) scale
-    int parts[3], around[3];     // number of bins, and largest distance of neighbours in bins
+    int num_bins[3], bin_range[3];  // number of bins, and largest distance of neighbours in bins
     int periodic[3];
     int valid;                   // whether the device may search this structure
 
     // Coordinate of a position along vector k.
-    __device__ double at(const double* x, int k) const {
+    __device__ double coordinate(const double* x, int k) const {
         return inverse[3 * k] * x[0] + inverse[3 * k + 1] * x[1] + inverse[3 * k + 2] * x[2];
     }
 };
@@ -44,8 +44,8 @@ __device__ inline void cross(const double* a, const double* b, double* out) {
 
 __device__ inline double norm(const double* a) { return sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]); }
 
-// Writes the duals of a frame. `rows` receives the periodic vectors, completed by unit vectors perpendicular to all others.
-__device__ inline void complete(Frame& frame, double* rows) {
+// Writes the duals of a frame. `rows` gets its periodic vectors, completed by unit vectors perpendicular to all others.
+__device__ inline void complete_frame(Frame& frame, double* rows) {
     const int number = frame.periodic[0] + frame.periodic[1] + frame.periodic[2];
     const int only = frame.periodic[0] ? 0 : frame.periodic[1] ? 1 : 2;
     double* const vector = rows + 3 * only;
@@ -114,7 +114,7 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
             frame.periodic[k / 3] = periodic[3 * s + k / 3];
             frame.box[k] = frame.periodic[k / 3] ? double(cells[9 * (long long)(s) + k]) : 0.0;
         }
-        neighbor::complete(frame, rows);
+        neighbor::complete_frame(frame, rows);
     }
     __syncthreads();
     for (int k = 0; k < 3; k++) {
@@ -125,8 +125,8 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
         const T* const of = pos + 3 * (long long)(members[p]);
         const double x[3] = {double(of[0]), double(of[1]), double(of[2])};
         for (int k = 0; k < 3; k++) {
-            low[k][lane] = fmin(low[k][lane], frame.at(x, k));
-            high[k][lane] = fmax(high[k][lane], frame.at(x, k));
+            low[k][lane] = fmin(low[k][lane], frame.coordinate(x, k));
+            high[k][lane] = fmax(high[k][lane], frame.coordinate(x, k));
         }
     }
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -147,21 +147,21 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
         frame.lowest[k] = frame.periodic[k] ? 0.0 : low[k][0];
         widths[k] = frame.periodic[k] ? 1.0 : fmax(high[k][0] - low[k][0], 1e-300);
         heights[k] = 1.0 / neighbor::norm(frame.inverse + 3 * k);
-        frame.parts[k] = int(fmin(fmax(heights[k] * widths[k] / reach, 1.0), 16384.0));
+        frame.num_bins[k] = int(fmin(fmax(heights[k] * widths[k] / reach, 1.0), 16384.0));
     }
-    while (double(frame.parts[0]) * frame.parts[1] * frame.parts[2] > fmax(most, 1.0)) {
-        int largest = frame.parts[1] > frame.parts[0] ? 1 : 0;
-        largest = frame.parts[2] > frame.parts[largest] ? 2 : largest;
-        frame.parts[largest] = (frame.parts[largest] + 1) / 2;
+    while (double(frame.num_bins[0]) * frame.num_bins[1] * frame.num_bins[2] > fmax(most, 1.0)) {
+        int largest = frame.num_bins[1] > frame.num_bins[0] ? 1 : 0;
+        largest = frame.num_bins[2] > frame.num_bins[largest] ? 2 : largest;
+        frame.num_bins[largest] = (frame.num_bins[largest] + 1) / 2;
     }
     for (int k = 0; k < 3; k++) {
-        const double apart = frame.periodic[k] ? ceil(reach * frame.parts[k] / heights[k]) : 1.0;
-        frame.valid = frame.valid && apart <= neighbor::most_around;
-        frame.around[k] = int(fmin(apart, double(neighbor::most_around)));
-        frame.scale[k] = frame.parts[k] / widths[k];
+        const double apart = frame.periodic[k] ? ceil(reach * frame.num_bins[k] / heights[k]) : 1.0;
+        frame.valid = frame.valid && apart <= neighbor::max_bin_range;
+        frame.bin_range[k] = int(fmin(apart, double(neighbor::max_bin_range)));
+        frame.scale[k] = frame.num_bins[k] / widths[k];
     }
     for (int k = 0; k < 3 && !frame.valid; k++) {
-        frame.around[k] = 0;
+        frame.bin_range[k] = 0;
     }
     reinterpret_cast<neighbor::Frame*>(frames)[s] = frame;
 }
@@ -185,16 +185,17 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     }
     const neighbor::Frame& frame = reinterpret_cast<const neighbor::Frame*>(frames)[s];
     const double x[3] = {double(pos[3 * i]), double(pos[3 * i + 1]), double(pos[3 * i + 2])};
-    const bool some = frame.periodic[0] || frame.periodic[1] || frame.periodic[2];
+    const bool any_periodic = frame.periodic[0] || frame.periodic[1] || frame.periodic[2];
     int bin = 0;
     bool valid = frame.valid != 0;
     for (int k = 0; k < 3; k++) {
-        const double at = frame.at(x, k), limit = frame.periodic[k] ? most_cells : some ? most_length : 1e150;
+        const double at = frame.coordinate(x, k);
+        const double limit = frame.periodic[k] ? most_cells : any_periodic ? most_length : 1e150;
         valid = valid && fabs(at) < limit;  // false for NaN
         const double whole = frame.periodic[k] && valid ? floor(at) : 0.0;
         const double part = valid ? (at - whole - frame.lowest[k]) * frame.scale[k] : 0.0;
         crossed[3 * i + k] = int(whole);
-        bin = bin * frame.parts[k] + int(fmin(fmax(part, 0.0), frame.parts[k] - 1.0));
+        bin = bin * frame.num_bins[k] + int(fmin(fmax(part, 0.0), frame.num_bins[k] - 1.0));
     }
     refused[i] = !valid;
     bins[i] = int(offsets[s]) + bin;
@@ -219,20 +220,20 @@ neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, c
     const int s = int(batch[a]);
     if (s < num_structures) {
         const neighbor::Frame& frame = reinterpret_cast<const neighbor::Frame*>(frames)[s];
-        const int base = int(offsets[s]), own = bins[a] - base, *const parts = frame.parts;
-        const int at[3] = {own / parts[2] / parts[1], own / parts[2] % parts[1], own % parts[2]};
+        const int base = int(offsets[s]), own = bins[a] - base, *const num_bins = frame.num_bins;
+        const int at[3] = {own / num_bins[2] / num_bins[1], own / num_bins[2] % num_bins[1], own % num_bins[2]};
         const double x[3] = {double(pos[3 * a]), double(pos[3 * a + 1]), double(pos[3 * a + 2])};
-        const int sides[3] = {2 * frame.around[0] + 1, 2 * frame.around[1] + 1, 2 * frame.around[2] + 1};
+        const int sides[3] = {2 * frame.bin_range[0] + 1, 2 * frame.bin_range[1] + 1, 2 * frame.bin_range[2] + 1};
         const int steps = sides[0] * sides[1] * sides[2];
         for (int step = 0; step < steps && count <= most; step++) {
             const int steps_of[3] = {step / sides[2] / sides[1], step / sides[2] % sides[1], step % sides[2]};
             int cells[3], bin = 0;
             bool inside = true;
             for (int k = 0; k < 3; k++) {
-                const int next = at[k] + steps_of[k] - frame.around[k];
-                cells[k] = next >= 0 ? next / parts[k] : -((parts[k] - 1 - next) / parts[k]);
+                const int next = at[k] + steps_of[k] - frame.bin_range[k];
+                cells[k] = next >= 0 ? next / num_bins[k] : -((num_bins[k] - 1 - next) / num_bins[k]);
                 inside = inside && (frame.periodic[k] || cells[k] == 0);
-                bin = bin * parts[k] + next - cells[k] * parts[k];
+                bin = bin * num_bins[k] + next - cells[k] * num_bins[k];
             }
             if (!inside) {
                 continue;
@@ -317,11 +318,11 @@ neighbor_links(const int* __restrict__ row_offsets, const int* __restrict__ sort
     const int* const ends = sorted + most_edges;
     const int first = neighbor::lower_bound(ends, row_offsets[a], row_offsets[a + 1], b);
     const int last = neighbor::lower_bound(ends, first, row_offsets[a + 1], b + 1) - 1;
-    const int back = neighbor::lower_bound(ends, row_offsets[b], row_offsets[b + 1], a);
+    const int first_reverse = neighbor::lower_bound(ends, row_offsets[b], row_offsets[b + 1], a);
     src[e] = a;
     dst[e] = b;
-    dst_edge_index[e] = back + (e - first);
-    reverse_edge[e] = back + (last - e);
+    dst_edge_index[e] = first_reverse + (e - first);
+    reverse_edge[e] = first_reverse + (last - e);
     reverse_start[e] = first;
     reverse_stop[e] = last + 1;
     edge_start[e] = first + (last - e);

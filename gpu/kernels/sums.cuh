@@ -17,17 +17,17 @@
 // A sum of up to 256 terms in runs of 16.
 template <class T> struct Sum {
     T total = T(0);
-    T run = T(0);
+    T chunk = T(0);
 
     // Adds term number i, counted from 0.
     __device__ void add(T term, int i) {
-        run += term;
+        chunk += term;
         if ((i & 15) == 15) {
-            total += run;
-            run = T(0);
+            total += chunk;
+            chunk = T(0);
         }
     }
-    __device__ T value() const { return total + run; }
+    __device__ T value() const { return total + chunk; }
 };
 
 // A sum in runs of 2^run_bits terms, applied recursively to the sums of runs; the last level is a single chain.
@@ -152,10 +152,10 @@ __global__ void __launch_bounds__(256)
 finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
             const T* __restrict__ divisor, T* __restrict__ out) {
     __shared__ T sums[8][32];
-    const LongRow<I> place(long_rows, num_long, width);
-    const T sum = place.sum(overflow, width, sums);
-    if (threadIdx.y == 0 && place.column < width) {
-        out[place.row * width + place.column] = divisor == nullptr ? sum : sum / divisor[place.row];
+    const LongRow<I> long_row(long_rows, num_long, width);
+    const T sum = long_row.sum(overflow, width, sums);
+    if (threadIdx.y == 0 && long_row.column < width) {
+        out[long_row.row * width + long_row.column] = divisor == nullptr ? sum : sum / divisor[long_row.row];
     }
 }
 

@@ -93,10 +93,10 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
     Pack<T, n> total = sums_over_positions(lanes, sum);
     if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
         if (degree != nullptr && piece.size > 0 && partition.is_row(place.piece)) {
-            const T by = degree[piece.row];
+            const T divisor = degree[piece.row];
 #pragma unroll
             for (int r = 0; r < n; r++) {
-                total.at[r] /= by;
+                total.at[r] /= divisor;
             }
         }
         store_pack(partition.target(place.piece, width, out, overflow) + place.column, total);
@@ -113,7 +113,7 @@ template <class T, class I> struct Candidate {
 
 // Returns whether b precedes a in a total order: NaN is first; among equal values, the lowest location is first.
 template <class T, class I>
-__device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
+__device__ bool precedes(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
     if (b.location < I(0) || a.location < I(0)) {
         return b.location >= I(0);
     }
@@ -156,7 +156,7 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
                 for (int r = 0; r < n; r++) {
                     const I location = valid[u] ? piece.begin + I(e[u]) : I(-1);
                     const Candidate<T, I> next{items[u].weights[0] * x[u].at[r], location};
-                    best[r] = goes_before(next, best[r], largest) ? next : best[r];
+                    best[r] = precedes(next, best[r], largest) ? next : best[r];
                 }
             }
         });
@@ -166,7 +166,7 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
             Candidate<T, I> next;
             next.value = __shfl_xor_sync(0xffffffffu, best[r].value, 1 << bit);
             next.location = __shfl_xor_sync(0xffffffffu, best[r].location, 1 << bit);
-            best[r] = goes_before(next, best[r], largest) ? next : best[r];
+            best[r] = precedes(next, best[r], largest) ? next : best[r];
         }
     }
     if (place.piece < partition.num_pieces && place.column < width && lanes.position() == 0) {
@@ -196,7 +196,7 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
     if (place.column < width) {
         for (long long t = place.first + threadIdx.y; t < place.end; t += 8) {
             const Candidate<T, I> next{overflow[t * width + place.column], overflow_location[t * width + place.column]};
-            best = goes_before(next, best, largest) ? next : best;
+            best = precedes(next, best, largest) ? next : best;
         }
     }
     values[threadIdx.y][threadIdx.x] = best.value;
@@ -205,7 +205,7 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
     if (threadIdx.y == 0 && place.column < width) {
         for (int y = 1; y < 8; y++) {
             const Candidate<T, I> next{values[y][threadIdx.x], locations[y][threadIdx.x]};
-            best = goes_before(next, best, largest) ? next : best;
+            best = precedes(next, best, largest) ? next : best;
         }
         out[place.row * width + place.column] = best.value;
         location[place.row * width + place.column] = best.location;
@@ -296,7 +296,7 @@ template <class T, class I, int n> struct OwnColumns {
     Pack<T, n> g;
     Pack<T, n> centre;
     Pack<T, n> centre_2;
-    I won[n];  // positions of the extrema, used only if location is not null
+    I extrema[n];  // positions of the extrema, used only if location is not null
 };
 
 // For every position p (an in-edge of i from j), dots[p] = g[i] . (values[j] - centre[i] - rho (values_2[j] -
@@ -323,15 +323,15 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
             own.centre_2 = load_pack<n>(centre_2 + row + column);
         }
         for (int r = 0; r < n && location != nullptr; r++) {
-            own.won[r] = location[row + column + r];
+            own.extrema[r] = location[row + column + r];
         }
         return own;
     };
-    const bool any = piece.size > 0;
-    const T by = degree != nullptr && any ? degree[piece.row] : T(1);
-    const T rho = second && any ? degree_dot[piece.row] / by : T(0);
+    const bool has_edges = piece.size > 0;
+    const T divisor = degree != nullptr && has_edges ? degree[piece.row] : T(1);
+    const T rho = second && has_edges ? degree_dot[piece.row] / divisor : T(0);
     OwnColumns<T, I, n> own{};
-    if (any && first < width) {
+    if (has_edges && first < width) {
         own = load_own(first);  // loaded once for all positions
     }
     each_position<Source<I>>(
@@ -341,7 +341,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
             int tile = 0;
 #pragma unroll 1
             for (int column = first; column < width; column += n << lanes.column_bits, tile++) {
-                if (any && width > n << lanes.column_bits) {
+                if (has_edges && width > n << lanes.column_bits) {
                     own = load_own(column);
                 }
                 Pack<T, n> x[unroll] = {}, x_2[unroll] = {};
@@ -360,7 +360,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
                         if constexpr (second) {
                             right -= rho * (x_2[u].at[r] - own.centre_2.at[r]);
                         }
-                        const bool counts = location == nullptr || own.won[r] == piece.begin + I(e[u]);
+                        const bool counts = location == nullptr || own.extrema[r] == piece.begin + I(e[u]);
                         sum += counts ? own.g.at[r] * right : T(0);
                     }
                     sums[u].add(sum, tile);
@@ -375,7 +375,7 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 if (valid[u] && lanes.column() == 0) {
-                    dots[piece.begin + I(e[u])] = dot[u] / by;
+                    dots[piece.begin + I(e[u])] = dot[u] / divisor;
                 }
             }
         });

@@ -103,7 +103,7 @@ def call_c_function(library, op, case, arguments, wrt=None):
         assert function(*passed[:place], ctypes.c_double(np.nan), *passed[place + 1 :]) == WRONG_NUMBER
     lengths = dict((*op.graph.forward, *op.graph.fast, *op.graph.reverse)) if op.graph else {}
     for place, name in enumerate(order.graph, len(scalars) + 1):
-        stop = evaluate(interface.BELOW.get(name, lengths[name]), {n: size.value for n, size in scalars.items()})
+        stop = evaluate(interface.UPPER_BOUNDS.get(name, lengths[name]), {n: size.value for n, size in scalars.items()})
         array, absent = arrays[name], not op.graph.find_all([name], check_values(op, arguments))[0] is not None
         for wrong in () if absent or not array.size or name == "reverse_edge" else (-1, stop):
             for at in (0, -1):
@@ -441,7 +441,7 @@ def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
         *(array_pointer(arrays[n]) for n in order_arguments(op, SHIM_SETS["fast"]).graph),
     ]
     for d in (d for d in calls.dummies(op, "f64", "i64") if d.shape):
-        name = d.about.name
+        name = d.table_entry.name
         if d.intent == "inout":
             passed.append(array_pointer(results[name]) if name in fields or not d.optional else None)
         else:
@@ -466,9 +466,9 @@ def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, 
                 for name, array in results.items():
                     assert array.tobytes() == expected[name].tobytes(), (op.name, name, variant.label)
             for place, d in enumerate(calls.dummies(op, "f64", "i64"), 1):
-                if d.shape and (d.intent == "inout" or arguments.get(d.about.name) is not None):
+                if d.shape and (d.intent == "inout" or arguments.get(d.table_entry.name) is not None):
                     status, results = call_procedure(bridge_library, op, case, arguments, wrong=place)
-                    absent = d.intent == "inout" and d.about.name not in results
+                    absent = d.intent == "inout" and d.table_entry.name not in results
                     assert status < 0 or absent, (op.name, d.name, status)
                     assert status == 0 or all((array == -7).all() for array in results.values())
 

@@ -90,7 +90,7 @@ DIMENET = {
         "norm of the harmonics of order zero": "merge(⟦1, 2 → 2, 1⟧, mm == 0)",
     },
     "fortran/fast/dimenet.fypp": {
-        "NaN of an edge in no triplet": "⟦plan%want_sbf_rad → .false.⟧) call clear_columns_${K}$(block%n_alone,",
+        "NaN of an edge in no triplet": "⟦plan%want_sbf_rad → .false.⟧) call clear_columns_${K}$(block%num_unused,",
     },
     "gpu/kernels/dimenet_harmonics.cuh": {
         "weight of the harmonics of order zero": "double weight = ⟦m > 0 ? 2 : 1 → 2⟧;",
@@ -130,7 +130,7 @@ DIMENET = {
         "gradients of gg_freq and of freq exchanged": "[grad_freq%⟦along_c, grad_freq%both → both, grad_freq%along_c⟧]",
         "cotangents of bwd2's gradients are left out": "0.0_${K}$, ⟦ggg_grad_rbf(k, before + i) → 0.0_${K}$⟧)\n",
         "steps beyond the first": "call sum_columns_dp(2*num_radial, ⟦steps → min(steps, 1)⟧, sums(:, 1:), sums)",
-        "edges beyond the cutoff": "if (.not. at(i) ⟦>= 1 → > 2⟧) cycle",
+        "edges beyond the cutoff": "if (.not. distances(i) ⟦>= 1 → > 2⟧) cycle",
     },
     "fortran/fast/dimenet_third.fypp": {
         "a slot without its last chunk": "load_dp(size(work%grad_k), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
@@ -147,7 +147,7 @@ DIMENET = {
     "fortran/fast/dimenet_third_node.inc": {
         "steps after the first": "do e = 0, ⟦n_out - 1 → min(n_out, n) - 1⟧, n\n",
         "edges that are left out of a linear sum": "merge(⟦-1 → 0⟧, 1, linear)",
-        "a part of a linear sum over out-edges": "of_s = [0, 0, 0, ⟦2 → 1⟧, 0]",
+        "a part of a linear sum over out-edges": "first_s = [0, 0, 0, ⟦2 → 1⟧, 0]",
         "NaN of edges that are left out": "⟦.not. (sizes < 1e200_dp .and. directions < 1e10_dp) → .false.⟧) then",
     },
     "fortran/fast/jets.inc": {
@@ -171,7 +171,7 @@ GAT = {
         "curvature of a function of jets": "curved = derivatives[1](y, x0) * ⟦second[0] → second[1]⟧ * second[1]",
     },
     "fortran/reference/gat.fypp": {
-        "sign of the activation's curvature": "& ⟦+ → -⟧ act_curvature_${K}$(activation, score(p), times(score_dot(p),",
+        "sign of the activation's curvature": "& ⟦+ → -⟧ multiply_by_curvature_${K}$(activation, score(p), times(",
         "cotangent of the weights dropped": "a(c, k) * grad_score(p)⟦ + a_dot(c, k) * grad_score_dot(p) → ⟧",
     },
     "pyref/gat.py": {
@@ -186,10 +186,10 @@ GAT = {
         "curvature of tanh": "f(3) = f(1)*(⟦4 → 2⟧ - 6*f(1))",
         "the softmax's second derivative": "logit(q)%both = logit(q)%both⟦ - total%both → ⟧",
         "the mean changes with alpha": "u(q) = logit(q)*⟦(u(q) - total) → u(q)⟧",
-        "the change of a weight times a source": "scores(h, i)%both = scores(h, i)%both⟦ + more%along_a → ⟧",
+        "the change of a weight times a source": "scores(h, i)%both = scores(h, i)%both⟦ + direction_terms%along_a → ⟧",
         "a chunk of positions is left out": "                    sums(h) = ⟦sums(h) + part → part⟧",
         "one head's share": "if (concat_heads == 0) weight = ⟦(1.0_dp/num_heads)*weight → weight⟧",
-        "weights of edges": "of_edge(h, int(⟦edge_ids(p) → p - 1⟧) + 1)",
+        "weights of edges": "edge_scores(h, int(⟦edge_ids(p) → p - 1⟧) + 1)",
     },
     "fortran/fast/third_rows.inc": {
         "cotangents of bwd2's gradients are left out": "along_c(c) = along_c(c)⟦ + w%value*g_c(c) → ⟧ + w%along_c*g(c)",
@@ -214,7 +214,7 @@ GAT = {
     "fortran/fast/gat_sums.inc": {
         "the output of several parts is left out": "mean_u .or. ⟦.not. plan%want_output → plan%want_output⟧) return",
         "the output of several parts where it is not asked for": "⟦mean_u .or. .not. plan%want_output → mean_u⟧)",
-        "parts of a long row sum nothing again": "        if (first ⟦<= → <⟧ total) call add_totals",
+        "parts of a long row sum nothing again": "        if (first ⟦<= → <⟧ total) call compute_totals",
     },
     "gpu/gat.py": {
         "a long edge row takes its first piece": "⟦self._finish(rows, target.overflow, target.out) → pass⟧",
@@ -222,7 +222,7 @@ GAT = {
     },
 }
 WEIGHTED = {
-    "fortran/reference/weighted.fypp": {"sign of the degree's change": "if (centred) w_dot = w_dot ⟦- → +⟧ w * rho"},
+    "fortran/reference/weighted.fypp": {"sign of the change": "if (is_weighted_mean) w_dot = w_dot ⟦- → +⟧ w * rho"},
     "pyref/weighted.py": {
         "not centred": "out = ⟦(forward.output_embedding if output_embedding is None else output_embedding)[i] → 0⟧",
         "location within the row": "location[i] = ⟦start + pick → pick⟧(messages[start:stop], axis=0)",
@@ -233,11 +233,11 @@ WEIGHTED = {
         "sign of the centre": "(x_2[u].at[r] ⟦- → +⟧ base.at[r]);",
         "the highest of equals wins": "(b.value == a.value && b.location ⟦< → >⟧ a.location)",
         "a number before NaN": "if (a_nan ⟦|| → &&⟧ b_nan) {",
-        "columns of the first tile for all": "if (⟦any && width > n << lanes.column_bits → false⟧) {",
+        "columns of the first tile for all": "if (⟦has_edges && width > n << lanes.column_bits → false⟧) {",
     },
     "fortran/fast/weighted_sums.inc": {
         "sign of the centre": "if (plan%weighted) term = term ⟦- → +⟧ args%sum_v(i)/args%degree(i)",
-        "edges of several positions taken for edges of one": "⟦single .and. args%row_offsets(e) == e - 1 → .true.⟧",
+        "several positions taken for one": "⟦one_position_per_row .and. args%row_offsets(e) == e - 1 → .true.⟧",
     },
     "fortran/fast/rows.c.fypp": {"the last chunk of a sum replaces it": "(total + v * ${N}$) ⟦+= → =⟧ sum[v];"},
     "fortran/fast/products.fypp": {
@@ -248,8 +248,8 @@ WEIGHTED = {
         "weights of a long row": "   ⟦ → _ = rows.order is None and ⟧finish(kernels, rows, overflow",
     },
     "fortran/fast/weighted_extrema.inc": {
-        "a number after NaN in min": "takes = .not. (best(f) <= message(f))⟦ .and. best(f) == best(f) → ⟧",
-        "NaN after a number in min": "takes = ⟦.not. (best(f) <= message(f) → best(f) > message(f⟧) .and. best(f) ==",
+        "a number after NaN in min": "is_better = .not. (best(f) <= message(f))⟦ .and. best(f) == best(f) → ⟧",
+        "NaN after a number in min": "better = ⟦.not. (best(f) <= message(f) → best(f) > message(f⟧) .and. best(f) ==",
     },
     "fortran/fast/weighted_third.fypp": {
         "the highest of equals wins": "if (op /= op_min .and. message ⟦<= → <⟧ best(c)) cycle",
