@@ -35,7 +35,7 @@ GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head":
 
 @cache
 def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
-    """Return the model; for PyTorch Geometric's version, sympy takes about ten seconds."""
+    """Return the model. PyTorch Geometric's version takes about ten seconds to build, most of them in sympy."""
     import torch
 
     from trigraph.torch.nn import DimeNetPlusPlus

@@ -217,7 +217,7 @@ def make_rule(target: Path, files: Iterable[Path]) -> str:
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
-    """Compile generated C++ text and the runtime into a shared library. Raises RuntimeError if that fails.
+    """Compile generated C++ source and the runtime into a shared library. Raises RuntimeError if that fails.
 
     `runtime` is an object file with the runtime for this variant and these flags; it is compiled if it does not exist.
     """

@@ -137,7 +137,7 @@ def _derivatives(place: Device, notes: Notes) -> None:
 
 
 def _half(place: Device, notes: Notes) -> None:
-    """Check bfloat16 embeddings against the backend, and that autocast computes in float32."""
+    """Check that attention on bfloat16 embeddings agrees with the backend, and that autocast computes in float32."""
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]

@@ -242,7 +242,7 @@ class Identities:
         """Compare sums that must be equal; errors below the last bit of `last` are ignored.
 
         `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|.
-        `last` is the sum of |terms| of the lower derivatives that were differentiated.
+        `last` is the sum of |terms| of the lower-order derivatives that the compared derivatives differentiate.
         """
         arguments = self.p.x, *rest
         values, scales = np.array(sides(*arguments)).T

@@ -37,7 +37,8 @@ def follow(
 ) -> Iterator[tuple[Unit, list[Check], str]]:
     """Yield units and their checks as they arrive, with a line when a unit completes a part (else "").
 
-    `part_of` names the part of the run that a unit belongs to. The line gives the time spent waiting for its units.
+    `part_of` names the part of the run that a unit belongs to. The line gives the time spent waiting for
+    the units of that part.
     """
     left = Counter(map(part_of, units))
     checks: dict[str, list[Check]] = {part: [] for part in left}

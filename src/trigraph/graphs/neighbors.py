@@ -225,7 +225,7 @@ def _move_groups_together(at: np.ndarray, cutoff: float, of_atom: np.ndarray | N
 
 
 def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
-    """Return i, j and S as ASE defines them, from matscipy if it is installed, because it is faster, or from ASE."""
+    """Return i, j and S as defined by ASE. They come from matscipy, which is faster, if it is installed, or from ASE."""
     try:
         from matscipy.neighbours import neighbour_list
     except ImportError:

@@ -136,7 +136,7 @@ class TorchOperator:
 
     @lazy
     def function(self) -> Any:
-        """`torch.autograd.Function` that records calls; compiled programs record `overload` instead.
+        """`torch.autograd.Function` through which autograd records calls. Compiled programs contain `overload` instead.
 
         The first argument states whether forward mode is active, which requires more tensors to be saved.
         """
