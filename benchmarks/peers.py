@@ -11,7 +11,7 @@ from trigraph.benchmarks.workloads import Case, Peer
 
 
 def make_pyg_peers(make: Callable[..., Call], about: str, name: str = "pyg") -> dict[str, Peer]:
-    """Return PyTorch Geometric peers for the CPU and (suffix -cuda) for CUDA, from ``make(case, device=...)``."""
+    """Return PyTorch Geometric peers from ``make(case, device=...)``: one for the CPU and one (-cuda) for CUDA."""
     requires = "torch", "torch_geometric"
     return {
         name: Peer(partial(make, device="cpu"), about, requires),

@@ -179,7 +179,7 @@ def _draw_arrays(
     At much smaller distances, PyTorch Geometric's closed forms of spherical Bessel functions lose all float32 digits.
     """
     arrays = draw_arrays(wanted, sizes, dtype, rng)
-    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
+    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # values from 0.1 to 1.1
     return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
 
 

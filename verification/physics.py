@@ -40,7 +40,7 @@ from trigraph.verification.structures import (
 )
 from trigraph.verification.subjects import Subject, compute_arrays, make_backend_subject
 
-# Operators that each check calls, of which the first is recorded.
+# Operators that each check calls; checks are recorded under the first one.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
     "forces": CHAIN,

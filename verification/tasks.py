@@ -110,7 +110,7 @@ def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: A
 
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Return tasks that check repeated calls, layout, `out`, `wrt` and absent cotangents."""
-    subject = scope.subject  # users' functions have no wrt
+    subject = scope.subject  # users' functions do not accept `wrt`
     offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 

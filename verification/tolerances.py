@@ -1,4 +1,4 @@
-"""Table of all tolerances. Each is a multiple or a power of the machine epsilon, and its entry states why.
+"""Table of all tolerances. Each tolerance is a multiple or a power of the machine epsilon, and its entry states why.
 
 Errors are divided by a scale before they are compared, so that tolerances are pure numbers. Reports and the
 documentation print `TABLE`; checks call the functions below the table.

@@ -89,7 +89,7 @@ CASES: dict[str, dict[str, Small]] = {
         # More in-edges and more out-edges at every node than num_spherical, so that all sums take linear time.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
         "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), spoilt=True),
-        # A node with so many edges that sums are split, and a block that has more nodes than its chunks have edges.
+        # One node has so many edges that sums are split; one block has more nodes than its chunks have edges.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
         "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),

@@ -30,7 +30,7 @@ class Jet:
     def __getitem__(self, at: Any) -> "Jet":
         dim = int(isinstance(at, tuple) and at[0] == slice(None))
         index = at[1] if dim else at
-        if isinstance(index, Tensor) and index.dtype == torch.int64:  # its derivative is faster than indexing's
+        if isinstance(index, Tensor) and index.dtype == torch.int64:  # faster to differentiate than indexing
             return linear(lambda t: t.index_select(dim, index), self)
         return linear(lambda t: t[at], self)
 
