@@ -45,8 +45,8 @@ class Program:
     # Sizes for a quick run, and for the tiny run that only loads libraries.
     small: Mapping[str, int] = field(default_factory=dict)
     family: str = "models"
-    # Number of terms (triplets or edges) in the longest sum for the gradient of a weight. Its square root is the
-    # approximate error, in units of eps, of sequential summation.
+    # Number of terms (triplets or edges) in the longest sum for the gradient of a weight. In sequential summation, the
+    # error is about the square root of this number, in units of eps.
     terms: int = 0
 
     @property

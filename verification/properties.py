@@ -295,7 +295,7 @@ def check_threads(subject: Subject, judged: JudgedCase, op: Operator) -> list[Ch
 
 
 def check_blocks(subject: Subject, judged: JudgedCase, op: Operator) -> list[Check]:
-    """Compare with the judge with the smallest possible blocks, so that sums over blocks have several stages."""
+    """Compare with the judge when blocks are as small as possible, so that sums over blocks have several stages."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]

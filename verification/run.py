@@ -70,8 +70,8 @@ SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete"
 
 # Numbers of terms in the sums of hubs. All subjects except the emulated device are checked with 1,950 terms. Subjects
 # that sum in chunks, including the emulated device, are also checked with 8,100 terms, because their accuracy must not
-# depend on the number of terms. Both numbers yield 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one,
-# so that every level of the tree of partial sums is used. Kernels add the partial sums of the longest sum 8 at a time.
+# depend on the number of terms. Both numbers yield 2**k - 1 whole chunks, of 128 and of 256 terms, before the last, so
+# that every level of the tree of partial sums is used. Kernels add partial sums of the longest sum eight at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 

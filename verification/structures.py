@@ -164,7 +164,7 @@ def list_default_structures() -> tuple[AtomicStructure, ...]:
 def _estimate_edges(atoms: Any, cutoff: float) -> float:
     """Return the number of edges, which is exact without periodic directions and otherwise estimated.
 
-    On average, as many images of a pair are within the cutoff as cells fit in a ball of this radius, by volume.
+    The mean number of images of a pair within the cutoff is the volume of such a ball divided by the cell volume.
     """
     periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
     number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5

@@ -244,7 +244,7 @@ def results(
 def _close(what: str, got: Any, right: Any, third: bool) -> None:
     """Assert that integers are equal, or that the same numbers are finite and within the chunked sums' tolerance.
 
-    In third derivatives, NaN may reach fewer numbers than in the judge.
+    In third derivatives, NaN may reach fewer numbers than in the judge's results.
     """
     if got.dtype.kind == "i":
         assert np.array_equal(got, right), what

@@ -33,7 +33,7 @@ class Device:
 
     backend: Any = "gpu"
     rehearsal = False
-    #: Maximum number of concurrent parts without timing, each of which needs its own context on the device.
+    #: Maximum number of parts to run concurrently if they are not timed; each has its own context on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
 
     @property

@@ -155,7 +155,7 @@ class _Program:
         from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
 
         self.conditions = ShapeEnv()
-        # Sizes of the last call that met the condition. It depends only on sizes, and is not evaluated again for these.
+        # Sizes that last met the condition, which depends only on sizes: it is not evaluated again for the same sizes.
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -174,7 +174,7 @@ class Potential(Module):
         """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
         return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
 
-    @uncompiled  # torch does not compile functions that compute their own gradients by default
+    @uncompiled  # by default, torch does not compile functions that compute their own gradients
     def energy_forces_stress(
         self,
         z: Tensor,
