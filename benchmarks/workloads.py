@@ -147,7 +147,7 @@ class Workload:
     def key(self, op: Operator, name: str) -> str:
         """Return the name of an operator's argument in a `Case`.
 
-        Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
+        A name that has different shapes in several definitions is qualified, as in ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
         return f"{op.definition.name}.{name}" if len(named) > 1 else name

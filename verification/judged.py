@@ -53,7 +53,7 @@ def compute_with_judge(
 
 
 class JudgedCase:
-    """Case and the judge's results for it, which are computed when first used."""
+    """Case with the judge's results, each of which is computed when it is first used."""
 
     def __init__(self, case: Case) -> None:
         self.case = case

@@ -355,7 +355,7 @@ class Potential(Module):
         neighbors: Neighbors | None,
         energies: bool = False,
     ) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments; return neighbours and stacked cells. `energies` requires that `out_channels` is 1."""
+        """Check the arguments; return neighbours and stacked cells. If `energies`, require that `out_channels` is 1."""
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
