@@ -35,7 +35,7 @@ BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
 def _sum_inner_products(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
-    """Return (hi, lo, scale) of the sum of <weight, field> over all names; NaN if a field is missing or has a wrong shape."""
+    """Return (hi, lo, scale) of the sum of <weight, field> over all names; NaN if a field is absent or malformed."""
     total = np.zeros(3)
     for name, weight in weights.items():
         field = fields.get(name)
