@@ -1,6 +1,6 @@
 """Workloads and programs of `trigraph bench --device`, at sizes that exceed any cache, in order of importance.
 
-The workloads are those of the host at other sizes, with int32 indices and with the peers that run on a CUDA device.
+They are the host's workloads at other sizes, with int32 indices and with the peers that run on a CUDA device.
 """
 
 from collections.abc import Mapping

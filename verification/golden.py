@@ -304,7 +304,7 @@ def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVec
 def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gemnet_*: BasisEmbedding and the bilinear layer; rad_W1 is padded by atom if edges are summed into atoms.
 
-    Derivatives are those of the composed layers; the judge computes the intermediate values that the files lack.
+    The derivatives belong to the composed layers; the judge computes intermediate values that the files lack.
     """
     num_spherical = z["in_sph_basis"].shape[1]
     rad_W1, atoms = z["out_rad_W1"], None

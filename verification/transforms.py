@@ -1,6 +1,6 @@
 """Transformations of a case that must not change its results: renumbering, and embedding in a batch.
 
-In a batch, nodes and edges of other graphs come before and after those of the case, and no edge connects the graphs.
+In a batch, other graphs come before and after the case's graph, and no edge connects the graphs.
 The result for a node or an edge must be bitwise identical to the result for the case alone: it must not depend on other
 nodes and edges or on positions in the arrays.
 """

@@ -3,7 +3,7 @@
     python make_airfoil.py athena_gno.npz      (needs pyamg)
 
 Nodes are the vertices of the mesh; every edge of a triangle yields two directed edges, i -> j and j -> i. The weights
-are those of case03 in the golden vectors of athena's GNO layer (d = 2, H = 32, f_in = f_out = 8), in packed form.
+are from case03 of the golden vectors of athena's GNO layer (d = 2, H = 32, f_in = f_out = 8), in packed form.
 """
 
 import sys

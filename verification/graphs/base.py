@@ -17,7 +17,7 @@ BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
 BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
-# In a batch, the edges before those of the case are in at most CROWDED rows, which are longer than a kernel's chunks.
+# In a batch, the edges before the case's edges are in at most CROWDED rows, which are longer than a kernel's chunks.
 CROWDED = 3
 
 Counts = Mapping[str, int]

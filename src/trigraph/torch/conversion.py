@@ -107,7 +107,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are:
 def _check_parameters(
     layer: Module, make: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
-    """Raise unless all parameters are plain, share a dtype, and match the names and shapes of those of ``make()``."""
+    """Raise unless all parameters are plain, share a dtype, and have the names and shapes of ``make()``'s."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):

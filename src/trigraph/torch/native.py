@@ -123,7 +123,7 @@ class NativeOperator:
         return rest + numbers
 
     def number_arguments(self, args: Any) -> list[Any]:
-        """Convert the arguments of ``trigraph::X`` to those of ``trigraph_cpu::X``."""
+        """Convert arguments of ``trigraph::X`` to arguments of ``trigraph_cpu::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
         numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
         if not self.op.selective:
@@ -138,7 +138,7 @@ class NativeOperator:
         return mask
 
     def name_arguments(self, args: Any) -> list[Any]:
-        """Convert the arguments of ``trigraph_cpu::X`` to those of ``trigraph::X``."""
+        """Convert arguments of ``trigraph_cpu::X`` to arguments of ``trigraph::X``."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
         wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.selective else []

@@ -80,7 +80,7 @@ class Replacement(Module):
         """Call the original potential, because torch.compile can compile energies without a replacement."""
         return self.model(*args, **kwargs)
 
-    # The methods below call the replacement's `prepare` and `differentiated`, not those of the model.
+    # The methods below call the replacement's `prepare` and `differentiated`, not the model's.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
