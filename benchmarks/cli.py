@@ -11,7 +11,7 @@ from rich.table import Table
 
 from slopecheck.console import table_of
 from slopecheck.terminal import plain_console
-from trigraph.backends import BACKENDS, unavailable
+from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.benchmarks.measure import measure_peak_rates
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import make_record, write_record
@@ -30,7 +30,7 @@ from trigraph.table import OPERATORS, SYMBOLS
 
 # For measuring the machine's peak rates: number of bytes to copy, and order of the matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
-ON_DEVICE = 2**31, 8192
+DEVICE_CEILING_SIZES = 2**31, 8192
 
 
 def _parse_sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -61,8 +61,8 @@ def _choose_workloads(
     sizes: dict[str, int],
     device: bool,
 ) -> list[Workload | Program]:
-    if device and unavailable("gpu"):
-        raise click.UsageError(f"--device: {unavailable('gpu')}")
+    if device and explain_unavailable("gpu"):
+        raise click.UsageError(f"--device: {explain_unavailable('gpu')}")
     if operators:
         if families or names or device:
             raise click.UsageError("--operator excludes --family, --workload and --device")
@@ -75,9 +75,9 @@ def _choose_workloads(
 EVERYTHING = [*find_workloads(), *find_workloads(device=True)]
 
 
-def _list_names(of: str) -> list[str]:
+def _list_names(attribute: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
-    return list(dict.fromkeys(getattr(w, of) for w in EVERYTHING))
+    return list(dict.fromkeys(getattr(w, attribute) for w in EVERYTHING))
 
 
 def _format_digits(value: float | None) -> str:
@@ -209,7 +209,7 @@ def bench(
         asked = ", ".join((*families, *names, *options.contenders))
         raise click.UsageError(f"nothing to time: no workload fits {asked}")
     with console.status("peak rates", spinner="line") as status:
-        most = ON_DEVICE if options.device else CEILING_SIZES[options.size]
+        most = DEVICE_CEILING_SIZES if options.device else CEILING_SIZES[options.size]
         tops = measure_peak_rates(options.threads, min(options.repeat, 5), *most, options.device)
         results: list[BenchmarkResult] = []
         for workload in workloads:

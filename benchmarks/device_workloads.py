@@ -16,7 +16,7 @@ from trigraph.benchmarks.workloads import Workload
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
 HEADS = {"num_heads": 8, "dim_head": 32}
 # A quarter of the graph, so that several copies of a peer's messages, shape (edges, 256), fit in 80 GB.
-FEWER = {n: number // 4 for n, number in GRAPH.items()}
+QUARTER_GRAPH = {n: number // 4 for n, number in GRAPH.items()}
 CRYSTAL = {"num_nodes": 30_000, "num_edges": 1_500_000, "n_emb": 64, "n_mid": 8}
 POINTS = {"num_src_nodes": 133_000, "num_dst_nodes": 133_000, "num_positions": 4_000_000, "num_edges": 4_000_000}
 ROWS_OF_HEADS = "num_positions*num_heads*dim_head"
@@ -49,7 +49,9 @@ WORKLOADS = (
     _make_device_workload(
         _SUM, "weighted-64", "weighted sum, dim 64", {**GRAPH, "dim": 64}, "num_positions*dim", peers=_SUMS
     ),
-    _make_device_workload(_GAT, "gat", "attention, 8 x 32, with backward", {**FEWER, **HEADS}, f"3*{ROWS_OF_HEADS}"),
+    _make_device_workload(
+        _GAT, "gat", "attention, 8 x 32, with backward", {**QUARTER_GRAPH, **HEADS}, f"3*{ROWS_OF_HEADS}"
+    ),
     _make_device_workload(_ANGULAR, "dimenet", "triplet sum", CRYSTAL),
     _make_device_workload(_MESSAGE, "gno", "message, with backward", POINTS),
     _make_device_workload(_GEMNET, "gemnet", "both operators, with backward", CATALYST),
@@ -64,7 +66,7 @@ WORKLOADS = (
         _GAT,
         "gat-forward",
         "attention, 8 x 32",
-        {**FEWER, **HEADS},
+        {**QUARTER_GRAPH, **HEADS},
         ROWS_OF_HEADS,
         steps=_GAT.steps[:1],
     ),
@@ -88,7 +90,7 @@ WORKLOADS = (
 )
 _FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
 _TRAINING = (*_FORCES, *(f"dimenet-{structure}-curvature" for structure in ("molecules", "slab", "copper")), "gat")
-_WORTH = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
+_PRIORITY = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
 
 
 def _add_captured_contender(program: Program) -> Program:
@@ -104,7 +106,7 @@ def _add_captured_contender(program: Program) -> Program:
     return replace(program, contenders=found)
 
 
-_PROGRAMS = sorted((p for p in PROGRAMS if p.name in _WORTH), key=lambda program: _WORTH.index(program.name))
+_PROGRAMS = sorted((p for p in PROGRAMS if p.name in _PRIORITY), key=lambda program: _PRIORITY.index(program.name))
 _DYNAMICS = (
     Program(
         name=f"dimenet-dynamics-{4 * cells**3}",

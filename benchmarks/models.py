@@ -274,14 +274,16 @@ def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Return a call that runs Verlet dynamics of copper; the torch-sim model finds neighbours in each step."""
     import torch
 
-    from trigraph.torch.potentials.compiled import replaced
+    from trigraph.torch.potentials.compiled import compile_or_capture
     from trigraph.torch_sim import Model
 
     (atoms,), device, real = build_atoms("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
     model = copy.deepcopy(make_dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(
         False
     )
-    computed = Model(replaced("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False)
+    computed = Model(
+        compile_or_capture("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False
+    )
     start, cell = (torch.tensor(np.array(a), dtype=real) for a in (atoms.positions, atoms.cell.T))
     fixed = {"atomic_numbers": torch.tensor(atoms.numbers), "cell": cell[None], "pbc": True}
 

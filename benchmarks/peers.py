@@ -43,7 +43,7 @@ def make_autograd_call(case: Case, device: str, forward: Callable[[Case, str], C
     t = {n: torch.tensor(a, device=device, requires_grad=n in leaves) for n, a in case.arrays.items()}
     inputs = [t[a.name] for a in definition.inputs if a.name in t]
     cotangents = [t[f"grad_{a.name}"] for a in definition.outputs] if len(steps) > 1 else []
-    kept = [] if not second else [n for n in fields[1] if f"gg_{n}" not in steps[2].zero]
+    nonzero = [] if not second else [n for n in fields[1] if f"gg_{n}" not in steps[2].zero]
 
     def compute_all_orders() -> dict[str, Any]:
         with torch.set_grad_enabled(len(steps) > 1):
@@ -53,8 +53,8 @@ def make_autograd_call(case: Case, device: str, forward: Callable[[Case, str], C
             results.append(torch.autograd.grad(results[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
         if second:
             first = dict(zip(fields[1], results[1], strict=True))
-            along = [t[f"gg_{n}"] for n in kept]
-            results.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
+            along = [t[f"gg_{n}"] for n in nonzero]
+            results.append(torch.autograd.grad([first[n] for n in nonzero], [t[n] for n in fields[2]], along))
         return {
             f"{step.operator}.{name}": value
             for step, names, values in zip(steps, fields, results, strict=True)

@@ -141,19 +141,19 @@ def measure_workload(
 ) -> BenchmarkResult:
     """Measure at the requested size, and repeat if other processes interfere; return the least disturbed attempt."""
     sizes, terms = workload.scale_sizes(options.size), workload.terms if isinstance(workload, Program) else 0
-    both = sizes, workload.scale_sizes("tiny")
+    run_sizes = sizes, workload.scale_sizes("tiny")
     jobs = {}
     for name in options.select_contenders(workload):
-        make, warm = (partial(workload.prepare, name, s, options.dtype) for s in both)
+        make, warm = (partial(workload.prepare, name, s, options.dtype) for s in run_sizes)
         if options.device and isinstance(workload, Program):
             make, warm = partial(make_on_device, make), partial(make_on_device, warm)
         jobs[name] = ContenderJob(make, warm, options.device)
-    most = options.repeat, options.threads, peer_tolerance(options.dtype, terms)
+    time_options = options.repeat, options.threads, peer_tolerance(options.dtype, terms)
     attempts: list[BenchmarkResult] = []
-    again = 1 if options.device else ATTEMPTS  # processor load hardly affects a device
-    while not attempts or (len(attempts) < again and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
+    max_attempts = 1 if options.device else ATTEMPTS  # processor load hardly affects a device
+    while not attempts or (len(attempts) < max_attempts and all((r.other_share or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _read_processor_seconds()
-        measured = time_alternately(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
+        measured = time_alternately(jobs, *time_options, progress=lambda what: progress(f"{workload.name}: {what}"))
         total, busy, own = (b - a for a, b in zip(before, _read_processor_seconds(), strict=True))
         other_share = None if math.isnan(total) else max(0.0, (busy - own) / total)
         attempts.append(

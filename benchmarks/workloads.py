@@ -11,7 +11,7 @@ from trigraph import pyref
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.benchmarks.programs import Call, require_modules
-from trigraph.checks import choice_number, evaluate_shape
+from trigraph.checks import evaluate_shape, find_choice
 from trigraph.graphs import to_device
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw_arrays
@@ -126,7 +126,7 @@ class Workload:
         for spec in self.definitions:
             bindings |= {f"has_{n}": int(not self.is_absent(n)) for n in spec.optional}
             choices = (a for a in spec.attributes if a.choices)
-            bindings |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+            bindings |= {a.name: find_choice(a.choices, self.settings.get(a.name, a.default)) for a in choices}
         return bindings
 
     def is_absent(self, name: str) -> bool:

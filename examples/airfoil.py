@@ -61,13 +61,13 @@ class TriangleMesh:
 
 with np.load(str(files("trigraph.verification") / "data" / "airfoil.npz")) as data:
     points = data["positions"]
-    joined = sparse.csr_matrix((np.ones(len(data["indices"]), bool), data["indices"], data["offsets"])).toarray()
+    has_edge = sparse.csr_matrix((np.ones(len(data["indices"]), bool), data["indices"], data["offsets"])).toarray()
 triangles = Delaunay(points).simplices
-triangles = triangles[joined[triangles, np.roll(triangles, 1, axis=1)].all(axis=1)]
+triangles = triangles[has_edge[triangles, np.roll(triangles, 1, axis=1)].all(axis=1)]
 mesh = TriangleMesh(Triangulation(*points.T, triangles))
 fine = TriangleMesh(UniformTriRefiner(mesh.grid).refine_triangulation(subdiv=1))
-edge = points[mesh.boundary]
-airfoil = cKDTree(edge[np.linalg.norm(edge, axis=1) < RADIUS / 2])
+boundary_points = points[mesh.boundary]
+airfoil_tree = cKDTree(boundary_points[np.linalg.norm(boundary_points, axis=1) < RADIUS / 2])
 print(f"{len(mesh.points)} nodes, and {len(fine.points)} after every triangle was cut into four")
 
 # %%
@@ -108,13 +108,13 @@ class KernelSolver(torch.nn.Module):
 
     def distances_to_boundary(self, points):
         """Return the distances to the circle and to the airfoil."""
-        return (RADIUS - np.linalg.norm(points, axis=1)).clip(0), airfoil.query(points)[0]
+        return (RADIUS - np.linalg.norm(points, axis=1)).clip(0), airfoil_tree.query(points)[0]
 
     def connect_points(self, at, points):
         """Return the graph of edges from every node to every point where u is computed, and their coordinates."""
         dst, src = np.divmod(np.arange(len(at) * len(points)), len(points))
-        far = np.linalg.norm(at[dst] - points[src], axis=1) / RADIUS
-        pairs = [at[dst].T / RADIUS, points[src].T / RADIUS, [far, np.log(far + 0.06)]]
+        separation = np.linalg.norm(at[dst] - points[src], axis=1) / RADIUS
+        pairs = [at[dst].T / RADIUS, points[src].T / RADIUS, [separation, np.log(separation + 0.06)]]
         pairs += [
             np.stack(self.distances_to_boundary(at))[:, dst] / RADIUS,
             np.stack(self.distances_to_boundary(points))[:, src] / RADIUS,
@@ -143,16 +143,16 @@ u = mesh.solve(f)
 solver = KernelSolver(float(u.std()))
 optimizer = torch.optim.Adam(solver.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=STEPS)
-course = []
+training_errors = []
 for _ in range(STEPS):
-    some, nodes = rng.choice(len(f), 4, replace=False), rng.choice(mesh.inside, 80, replace=False)
-    target, weight = torch.tensor(u[np.ix_(some, nodes)]), torch.tensor(mesh.area[nodes])
-    loss = ((solver(mesh, f[some], nodes) - target) ** 2 @ weight).sum() / (target**2 @ weight).sum()
+    chosen, nodes = rng.choice(len(f), 4, replace=False), rng.choice(mesh.inside, 80, replace=False)
+    target, weight = torch.tensor(u[np.ix_(chosen, nodes)]), torch.tensor(mesh.area[nodes])
+    loss = ((solver(mesh, f[chosen], nodes) - target) ** 2 @ weight).sum() / (target**2 @ weight).sum()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     schedule.step()
-    course.append(loss.item() ** 0.5)
+    training_errors.append(loss.item() ** 0.5)
 
 # %%
 # Other functions, and a finer mesh
@@ -160,13 +160,15 @@ for _ in range(STEPS):
 # The trained layer is tested on functions that it has not seen, on the coarse mesh and on the finer one.
 
 test_bumps, errors = RandomBumps(TESTS), []
-for where in (mesh, fine):
-    expected = where.solve(test_bumps.evaluate_at(where.points))
-    pieces = np.array_split(np.arange(len(where.points)), 8)
+for test_mesh in (mesh, fine):
+    expected = test_mesh.solve(test_bumps.evaluate_at(test_mesh.points))
+    pieces = np.array_split(np.arange(len(test_mesh.points)), 8)
     with torch.no_grad():
-        got = torch.cat([solver(where, test_bumps.evaluate_at(where.points), piece) for piece in pieces], dim=1).numpy()
-    errors.append(np.sqrt(((got - expected) ** 2 @ where.area).sum() / (expected**2 @ where.area).sum()))
-    print(f"{len(where.points)} nodes: relative error {errors[-1]:.3f}")
+        got = torch.cat(
+            [solver(test_mesh, test_bumps.evaluate_at(test_mesh.points), piece) for piece in pieces], dim=1
+        ).numpy()
+    errors.append(np.sqrt(((got - expected) ** 2 @ test_mesh.area).sum() / (expected**2 @ test_mesh.area).sum()))
+    print(f"{len(test_mesh.points)} nodes: relative error {errors[-1]:.3f}")
 assert max(errors) < 0.5  # the solution u = 0 would have an error of 1
 
 # %%
@@ -176,18 +178,18 @@ figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", share
 top = np.abs(expected[0]).max()
 pictures = {"finite elements": expected[0], "operator": got[0], "difference": got[0] - expected[0]}
 for ax, (name, values) in zip(axes, pictures.items(), strict=True):
-    drawn = ax.tripcolor(fine.grid, values, shading="gouraud", cmap="cividis", vmin=-top, vmax=top)
+    image = ax.tripcolor(fine.grid, values, shading="gouraud", cmap="cividis", vmin=-top, vmax=top)
     ax.tricontour(fine.grid, values, levels=np.linspace(-top, top, 12), colors="white", linewidths=0.7)
     ax.set(title=name, xlabel="x (chord lengths)", aspect="equal")
 axes[0].set_ylabel("y (chord lengths)")
-figure.colorbar(drawn, ax=axes, label="u", shrink=0.9)
+figure.colorbar(image, ax=axes, label="u", shrink=0.9)
 plt.show()
 
 # %%
 figure, ax = plt.subplots(figsize=(6, 3.2), layout="constrained")
-ax.semilogy(course, linewidth=1, label=f"training, {len(mesh.points)} nodes")
-for where, value, marker in zip((mesh, fine), errors, "os", strict=True):
-    ax.plot(STEPS, value, "k" + marker, clip_on=False, label=f"other functions, {len(where.points)} nodes")
+ax.semilogy(training_errors, linewidth=1, label=f"training, {len(mesh.points)} nodes")
+for test_mesh, value, marker in zip((mesh, fine), errors, "os", strict=True):
+    ax.plot(STEPS, value, "k" + marker, clip_on=False, label=f"other functions, {len(test_mesh.points)} nodes")
 ax.set(xlabel="step", ylabel="relative error")
 ax.legend()
 plt.show()

@@ -49,16 +49,16 @@ def main(repeats, steps, seed):
     graph, _, offset, _ = EdgeGraph.from_ase(atoms, CUTOFF)
     owner = owners.bisection(atoms.positions, COMM.size)
     neighbors = nn.DividedNeighbors.divide(graph, offset, COMM, owner)
-    own = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
+    own_atoms = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
     rows = neighbors.into.rows("num_dst_nodes")
-    z, pos = torch.from_numpy(atoms.numbers)[own], torch.from_numpy(atoms.positions).float()[own]
+    z, pos = torch.from_numpy(atoms.numbers)[own_atoms], torch.from_numpy(atoms.positions).float()[own_atoms]
 
     torch.manual_seed(seed)  # gives all ranks the same parameters
     model = nn.DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 4, 4, cutoff=CUTOFF, output_initializer="glorot_orthogonal")
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for step in range(steps + 1):
         _, forces = model.energy_forces(z, pos, neighbors, create_graph=True)
-        loss = total((forces - expected[own]).square().sum(dim=1), rows) / len(atoms)
+        loss = total((forces - expected[own_atoms]).square().sum(dim=1), rows) / len(atoms)
         if COMM.rank == 0 and step % 5 == 0:
             print(f"step {step}: root of the mean squared error of a force {loss.item() ** 0.5:.9f} eV/A", flush=True)
         optimizer.zero_grad()

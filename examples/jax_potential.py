@@ -70,8 +70,8 @@ def fit_operator_layer():
     graph = CSC.from_coo(src, dst, 30, 30)
     features, coords = jnp.asarray(rng.normal(size=(30, 2))), jnp.asarray(points[src] - points[dst])
     target = jax.ops.segment_sum(features[src] * coords[:, :1], dst, 30) @ jnp.ones((2, width))
-    number = hidden * (2 + 1 + 2 * width) + 2 * width
-    params = {"kernel": jnp.asarray(rng.normal(size=number)) / 4, "linear": jnp.zeros((2, width))}
+    num_params = hidden * (2 + 1 + 2 * width) + 2 * width
+    params = {"kernel": jnp.asarray(rng.normal(size=num_params)) / 4, "linear": jnp.zeros((2, width))}
 
     def squared_error(p):
         return ((apply_gno_layer(p, features, coords, graph, width) - target) ** 2).mean()

@@ -74,25 +74,25 @@ for _ in range(STEPS):
 with torch.no_grad():
     scores = model.eval()(x)
     _, (ends, attention) = model.first(x, graph, edge_attr, return_attention_weights=True)
-right = scores.argmax(1) == side
+correct = scores.argmax(1) == side
 print(
-    f"{int(right.sum()) - len(KNOWN)} of {len(club) - len(KNOWN)} members predicted correctly; loss {loss.item():.3f}"
+    f"{int(correct.sum()) - len(KNOWN)} of {len(club) - len(KNOWN)} members predicted correctly; loss {loss.item():.3f}"
 )
-assert right.sum() >= 26  # random predictions would be correct for half of the members
+assert correct.sum() >= 26  # random predictions would be correct for half of the members
 
-paid = {(int(a), int(b)): float(w) for (a, b), w in zip(ends.T, attention.mean(1), strict=True)}
-place = networkx.spring_layout(club, seed=3)
+attention_of_pair = {(int(a), int(b)): float(w) for (a, b), w in zip(ends.T, attention.mean(1), strict=True)}
+node_positions = networkx.spring_layout(club, seed=3)
 figure, ax = plt.subplots(figsize=(6.5, 4.8), layout="constrained")
-widths = [6 * (paid[a, b] + paid[b, a]) for a, b in club.edges]
-networkx.draw_networkx_edges(club, place, ax=ax, width=widths, edge_color="0.55")
+widths = [6 * (attention_of_pair[a, b] + attention_of_pair[b, a]) for a, b in club.edges]
+networkx.draw_networkx_edges(club, node_positions, ax=ax, width=widths, edge_color="0.55")
 for number, (name, shape, color) in enumerate((("instructor", "o", "#F0E442"), ("officer", "s", "#56B4E9"))):
     members = [m for m in club if scores[m].argmax() == number]
-    borders = [0.8 if right[m] else 3.5 for m in members]
-    drawn = networkx.draw_networkx_nodes(
-        club, place, members, ax=ax, node_shape=shape, node_color=color, edgecolors="black", linewidths=borders
+    borders = [0.8 if correct[m] else 3.5 for m in members]
+    markers = networkx.draw_networkx_nodes(
+        club, node_positions, members, ax=ax, node_shape=shape, node_color=color, edgecolors="black", linewidths=borders
     )
-    drawn.set_label(f"predicted on the {name}'s side")
-networkx.draw_networkx_labels(club, place, ax=ax, font_size=9)
+    markers.set_label(f"predicted on the {name}'s side")
+networkx.draw_networkx_labels(club, node_positions, ax=ax, font_size=9)
 ax.legend(loc="upper left", fontsize=9)
 ax.axis("off")
 plt.show()

@@ -36,14 +36,14 @@ torch.manual_seed(0)
 # cells of eight atoms.
 
 
-def make_batch(kind):
+def make_batch(geometry):
     """Return displaced structures and the tensors of their batch: the model's arguments, energies and forces."""
     structures = []
     for gold in (0.0, 0.125, 0.375, 0.5):
         spacing = (3.59 + 0.47 * gold) * rng.normal(1, 0.02)
-        atoms = Icosahedron("Cu", 2, spacing) if kind == "cluster" else bulk("Cu", a=spacing).repeat(2)
+        atoms = Icosahedron("Cu", 2, spacing) if geometry == "cluster" else bulk("Cu", a=spacing).repeat(2)
         atoms.numbers[rng.permutation(len(atoms))[: round(gold * len(atoms))]] = 79
-        atoms.positions += rng.normal(scale=0.1 if kind == "cluster" else 0.03, size=atoms.positions.shape)
+        atoms.positions += rng.normal(scale=0.1 if geometry == "cluster" else 0.03, size=atoms.positions.shape)
         atoms.calc = EMT()
         structures.append(atoms)
     z = torch.tensor(np.concatenate([a.numbers for a in structures]))
@@ -51,7 +51,7 @@ def make_batch(kind):
         make_batch_tensor([a.positions for a in structures]),
         make_batch_tensor([a.get_forces() for a in structures]),
     )
-    cell = None if kind == "cluster" else make_batch_tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
+    cell = None if geometry == "cluster" else make_batch_tensor([a.cell.array for a in structures]).reshape(4, 3, 3)
     neighbors = model.neighbors(pos, torch.arange(4).repeat_interleave(len(pos) // 4), cell)
     energy = torch.tensor([a.get_potential_energy() for a in structures], dtype=torch.float32)
     return structures, (z, pos), {"cell": cell, "neighbors": neighbors}, energy, forces
@@ -149,19 +149,21 @@ def model_hessian_rows(supercell, atoms):
     return copy.deepcopy(model).double().hessian(z, pos, cell=cell, atoms=atoms).numpy()
 
 
-def phonon_frequencies(rows_of, primitive, repeats, path):
+def phonon_frequencies(compute_rows, primitive, repeats, path):
     """Return the frequencies in THz at each wave vector along a path."""
     supercell, size = primitive.repeat(repeats), 3 * len(primitive)
-    rows = rows_of(supercell, range(len(primitive)))
+    rows = compute_rows(supercell, range(len(primitive)))
     shifts = (np.array(list(np.ndindex(3, 3, 3))) - 1) @ supercell.cell.array
     images = (supercell.positions - primitive.positions[:, None])[:, :, None] + shifts
     lengths = np.linalg.norm(images, axis=-1)
-    share = lengths < lengths.min(axis=-1, keepdims=True) + 1e-6  # only the nearest images of a pair are included
-    share = share / share.sum(axis=-1, keepdims=True)
+    image_weights = (
+        lengths < lengths.min(axis=-1, keepdims=True) + 1e-6
+    )  # only the nearest images of a pair are included
+    image_weights = image_weights / image_weights.sum(axis=-1, keepdims=True)
     masses = np.repeat(primitive.get_masses(), 3)
     result = []
     for wave_vector in 2 * np.pi * primitive.cell.bandpath(path, npoints=100).cartesian_kpts():
-        phases = (share * np.exp(1j * images @ wave_vector)).sum(axis=-1)
+        phases = (image_weights * np.exp(1j * images @ wave_vector)).sum(axis=-1)
         dynamical = np.einsum("ij,iajb->iajb", phases, rows).reshape(size, -1, size).sum(axis=1)
         dynamical = dynamical / np.sqrt(np.outer(masses, masses))
         squares = np.linalg.eigvalsh((dynamical + dynamical.conj().T) / 2)
@@ -205,12 +207,12 @@ for name in CRYSTALS:
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 for ax, (name, (primitive, _, path)) in zip(axes, CRYSTALS.items(), strict=True):
-    along, ticks, labels = primitive.cell.bandpath(path, npoints=100).get_linear_kpoint_axis()
+    path_distance, ticks, labels = primitive.cell.bandpath(path, npoints=100).get_linear_kpoint_axis()
     curves = ((before, "C1-", 1.5), (after, "C0-", 2.5), (expected, "k--", 1))
-    lines = [ax.plot(along, found[name], style, linewidth=width)[0] for found, style, width in curves]
+    lines = [ax.plot(path_distance, found[name], style, linewidth=width)[0] for found, style, width in curves]
     ax.set_xticks(ticks, ["Γ" if label == "G" else label for label in labels])
     ax.grid(axis="x")
-    ax.set(title=name, xlim=(0, along[-1]), ylabel="frequency (THz)")
+    ax.set(title=name, xlim=(0, path_distance[-1]), ylabel="frequency (THz)")
 names = ["DimeNet++, trained on forces of clusters", "tuned on columns of the Hessian", "EMT"]
 figure.legend(lines, names, loc="outside lower center", ncols=3)
 plt.show()

@@ -57,18 +57,18 @@ plt.show()
 
 folder = Path.cwd() if "__file__" not in globals() else Path(__file__).parent
 # A virtual environment has its own mpiexec next to its Python.
-search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-mpiexec = shutil.which("mpiexec", path=search) or "mpiexec"
+search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+mpiexec = shutil.which("mpiexec", path=search_path) or "mpiexec"
 program = [sys.executable, folder / "divided_forces.py", "--steps", str(STEPS)]
-printed = {}
+outputs = {}
 for ranks in (1, 2):
     command = [mpiexec, "-n", str(ranks), *program] if ranks > 1 else program
-    printed[ranks] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-print(printed[2])
-assert printed[1] == printed[2]
+    outputs[ranks] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+print(outputs[2])
+assert outputs[1] == outputs[2]
 
 # %%
-losses = {n: [float(x.split()[-2]) for x in text.splitlines() if "force" in x] for n, text in printed.items()}
+losses = {n: [float(x.split()[-2]) for x in text.splitlines() if "force" in x] for n, text in outputs.items()}
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(range(0, STEPS + 1, 5), losses[1], "o-", markersize=10, label="one rank")
 ax.plot(range(0, STEPS + 1, 5), losses[2], "s--", label="two ranks")

@@ -9,7 +9,7 @@ from torch_geometric.nn import GATConv
 from trigraph.benchmarks.gemnet import load_mattergen_layers
 
 
-def ends(graph):
+def list_positions(graph):
     """Return the source, destination and edge row of each position of a graph, as tensors."""
     offsets, indices, edge_ids = (torch.tensor(a).long() for a in (graph.offsets, graph.indices, graph.edge_ids))
     return indices, torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff()), edge_ids
@@ -46,7 +46,7 @@ def gatconv(
         names.append("att_edge")
         conv.lin_edge = torch.nn.Identity()
     attention = attention_weights.view(len(names), 1, num_heads, width // num_heads)
-    src, dst, rows = ends(graph)
+    src, dst, rows = list_positions(graph)
     edges = None if edge_embedding is None else edge_embedding[rows]
     inputs = ((src_embedding, dst_embedding), torch.stack([src, dst]), edges)
     return torch.func.functional_call(conv, dict(zip(names, attention, strict=True)), inputs)
@@ -72,7 +72,7 @@ def weighted_sum(embedding, edge_weight, graph, op, mean_by):
     """Return the weighted sum of source rows over the in-edges of each node."""
     if op != "sum":
         raise NotImplementedError(op)
-    src, dst, rows = ends(graph)
+    src, dst, rows = list_positions(graph)
     messages = embedding[src]
     if edge_weight is not None:
         messages = edge_weight[rows][:, None] * messages

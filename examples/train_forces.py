@@ -45,14 +45,14 @@ def draw_structure(cluster):
 
 
 structures = [draw_structure(i % 2 == 1) for i in range(STRUCTURES)]
-first = STRUCTURES - STRUCTURES // 5  # hold out the last fifth of the structures
+num_train = STRUCTURES - STRUCTURES // 5  # hold out the last fifth of the structures
 
 # %%
 # The energies of free atoms do not affect forces. They are fitted to the training set and subtracted from all labels.
 
 energies = np.array([atoms.get_potential_energy() for atoms in structures])
 counts = np.array([[np.sum(atoms.numbers == n) for n in ELEMENTS] for atoms in structures])
-energies -= counts @ np.linalg.lstsq(counts[:first], energies[:first])[0]
+energies -= counts @ np.linalg.lstsq(counts[:num_train], energies[:num_train])[0]
 
 # %%
 # Batches
@@ -65,8 +65,8 @@ model = DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 5, 6, cutoff=5.0, num_output_layers
 def make_batch(atoms, energy):
     """Return tensors: the model's arguments, the numbers of atoms, the energies per atom, and the forces."""
     size = torch.tensor([len(a) for a in atoms])
-    joined = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
-    pos, forces = (torch.tensor(array, dtype=torch.float32) for array in joined)
+    concatenated = [np.concatenate([f(a) for a in atoms]) for f in (lambda a: a.positions, lambda a: a.get_forces())]
+    pos, forces = (torch.tensor(array, dtype=torch.float32) for array in concatenated)
     cell = torch.tensor(np.array([a.cell.array for a in atoms]), dtype=torch.float32)
     pbc = torch.tensor(np.array([a.pbc for a in atoms]))
     neighbors = model.neighbors(pos, torch.arange(len(atoms)).repeat_interleave(size), cell, pbc)
@@ -75,7 +75,7 @@ def make_batch(atoms, energy):
 
 
 batches = [make_batch(structures[i : i + BATCH], energies[i : i + BATCH]) for i in range(0, STRUCTURES, BATCH)]
-train, held_out = batches[: first // BATCH], batches[first // BATCH :]
+train, held_out = batches[: num_train // BATCH], batches[num_train // BATCH :]
 
 # %%
 # Training
@@ -143,11 +143,11 @@ plt.show()
 atoms = structures[-1]
 atoms.calc = Calculator(model)
 atoms.set_momenta(np.sqrt(atoms.get_masses()[:, None] * units.kB * 300) * rng.standard_normal((len(atoms), 3)))
-course = []
+energy_history = []
 dynamics = VelocityVerlet(atoms, timestep=units.fs)
-dynamics.attach(lambda: course.append((atoms.get_potential_energy(), atoms.get_total_energy())))
+dynamics.attach(lambda: energy_history.append((atoms.get_potential_energy(), atoms.get_total_energy())))
 dynamics.run(STEPS)
-change = 1000 * (np.array(course) - course[0]) / len(atoms)
+change = 1000 * (np.array(energy_history) - energy_history[0]) / len(atoms)
 spread = np.abs(change).max(axis=0)
 print(f"over {STEPS} fs the potential energy changed by {spread[0]:.2f}, the total by {spread[1]:.3f} meV/atom")
 assert spread[1] < spread[0] / 100

@@ -20,11 +20,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from trigraph.torch.nn import DimeNetPlusPlus, ForceField
 
 path, epochs, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "float32"
-several = "RANK" in os.environ  # set by torchrun
+is_distributed = "RANK" in os.environ  # set by torchrun
 device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
-if several:
+if is_distributed:
     distributed.init_process_group()
-rank, size = (distributed.get_rank(), distributed.get_world_size()) if several else (0, 1)
+rank, world_size = (distributed.get_rank(), distributed.get_world_size()) if is_distributed else (0, 1)
 
 # Every process draws the same 16 structures.
 rng = np.random.default_rng(0)
@@ -43,29 +43,29 @@ def make_batch(chosen):
     pos, forces = (torch.tensor(array, dtype=torch.float32, device=device) for array in (pos, forces))
     z = torch.tensor(np.concatenate([structures[i].numbers for i in chosen]), device=device)
     energy = torch.tensor([structures[i].get_potential_energy() - mean for i in chosen], dtype=torch.float32)
-    number = torch.arange(len(chosen), device=device).repeat_interleave(13)
-    return z, pos, model.neighbors(pos, number), energy.to(device), forces
+    batch_index = torch.arange(len(chosen), device=device).repeat_interleave(13)
+    return z, pos, model.neighbors(pos, batch_index), energy.to(device), forces
 
 
 torch.manual_seed(0)
 model = DimeNetPlusPlus(16, 1, 2, 8, 4, 16, 5, 4, cutoff=5.0).to(device)
 field = ForceField(model)  # DistributedDataParallel only affects calls of the module it wraps
-wrapped = DistributedDataParallel(field) if several else field
+wrapped = DistributedDataParallel(field) if is_distributed else field
 average = AveragedModel(model, device=device, multi_avg_fn=get_ema_multi_avg_fn(0.98))
 optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-parts = {"model": model, "average": average, "optimizer": optimizer, "schedule": schedule}
-first = 0
+training_state = {"model": model, "average": average, "optimizer": optimizer, "schedule": schedule}
+first_epoch = 0
 if os.path.exists(path):
     saved = torch.load(path, map_location=device, weights_only=True)
-    first = saved.pop("epochs")
+    first_epoch = saved.pop("epochs")
     for name, state in saved.items():
-        parts[name].load_state_dict(state)
+        training_state[name].load_state_dict(state)
 
-for epoch in range(first, epochs):
+for epoch in range(first_epoch, epochs):
     order = torch.randperm(len(structures), generator=torch.Generator().manual_seed(epoch)).tolist()
-    for start in range(rank, len(order), 4 * size):  # four structures per process
-        z, pos, neighbors, energy, forces = make_batch(order[start : start + 4 * size : size])
+    for start in range(rank, len(order), 4 * world_size):  # four structures per process
+        z, pos, neighbors, energy, forces = make_batch(order[start : start + 4 * world_size : world_size])
         mixed = torch.autocast(pos.device.type, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
         with mixed:
             found = wrapped(z, pos, neighbors=neighbors)
@@ -77,10 +77,12 @@ for epoch in range(first, epochs):
         average.update_parameters(model)
     schedule.step()
     if rank == 0:
-        torch.save({name: part.state_dict() for name, part in parts.items()} | {"epochs": epoch + 1}, f"{path}.new")
+        torch.save(
+            {name: part.state_dict() for name, part in training_state.items()} | {"epochs": epoch + 1}, f"{path}.new"
+        )
         os.replace(f"{path}.new", path)  # atomic: the checkpoint is always complete
         z, pos, neighbors, _, forces = make_batch(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")
-if several:
+if is_distributed:
     distributed.destroy_process_group()

@@ -36,9 +36,9 @@ settings = {"framework": "torch", "where": ["op=sum", "edge_weight=given"], "dty
 try:
     trigraph.verify(weighted_sum, "agg_weighted_n2n", **settings)
 except AssertionError as error:
-    wrong = error.result
+    wrong_result = error.result
     print("\n".join(line[:100] for line in str(error).splitlines()[:6]))
-assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= {"edge_weight"}
+assert {check.field for check in wrong_result.failures if check.kind == "accuracy"} >= {"edge_weight"}
 
 # %%
 # The first message names the gradient with respect to ``edge_weight``. The finite differences show the mistake as well.
@@ -46,7 +46,7 @@ assert {check.field for check in wrong.failures if check.kind == "accuracy"} >= 
 # Here the error is the same at every step.
 
 
-def curves(result):
+def get_difference_curves(result):
     """Return the steps and errors of the finite differences with respect to the weights, for the first case."""
     checks = [c for c in result.checks if c.operator.endswith("_bwd") and c.field == "edge_weight" and c.curve]
     return zip(*checks[0].curve, strict=True)
@@ -66,12 +66,15 @@ def repaired_sum(embedding, edge_weight, graph, op, mean_by):
     return embedding.new_zeros(graph.num_dst_nodes, embedding.shape[1]).index_add(0, destinations, messages)
 
 
-right = trigraph.verify(repaired_sum, "agg_weighted_n2n", **settings)
-print(f"{len(wrong.failures)} of {len(wrong.checks)} checks failed, then {len(right.failures)} of {len(right.checks)}")
+repaired_result = trigraph.verify(repaired_sum, "agg_weighted_n2n", **settings)
+print(
+    f"{len(wrong_result.failures)} of {len(wrong_result.checks)} checks failed, "
+    f"then {len(repaired_result.failures)} of {len(repaired_result.checks)}"
+)
 
 figure, ax = plt.subplots(figsize=(6, 3.4), layout="constrained")
-for name, result, style in (("with detach", wrong, "s--"), ("repaired", right, "o-")):
-    steps, errors = curves(result)
+for name, result, style in (("with detach", wrong_result, "s--"), ("repaired", repaired_result, "o-")):
+    steps, errors = get_difference_curves(result)
     ax.loglog(steps, errors, style, label=name)
 ax.set(xlabel="step (units of the weights)", ylabel="relative error of the difference")
 ax.legend()

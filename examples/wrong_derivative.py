@@ -8,8 +8,8 @@ from slopecheck import DerivativeError, check_derivatives
 def energy(positions, detach=True):
     """Return the energy of a chain of atoms; by default, its angles are computed from detached vectors."""
     vectors = positions[1:] - positions[:-1]
-    straight = vectors.detach() if detach else vectors
-    cosines = torch.nn.functional.cosine_similarity(straight[1:], straight[:-1])
+    angle_vectors = vectors.detach() if detach else vectors
+    cosines = torch.nn.functional.cosine_similarity(angle_vectors[1:], angle_vectors[:-1])
     return (vectors.norm(dim=1) - 1).square().sum() + (cosines - 0.3).square().sum()
 
 

@@ -21,8 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.arrays import cupy_module
-from trigraph.gpu.instances import C_TYPES, INSTANCES, may_run, parse_template_arguments, slowness, together
+from trigraph.arrays import import_cupy
+from trigraph.gpu.instances import (
+    C_TYPES,
+    INSTANCES,
+    compilation_order,
+    is_enabled,
+    list_related_instances,
+    parse_template_arguments,
+)
 from trigraph.gpu.sources import expand_includes
 from trigraph.table import DEFINITIONS
 
@@ -31,7 +38,7 @@ KERNELS = Path(__file__).resolve().parent / "kernels"
 # Compiler options for every kernel on a device.
 OPTIONS = ("--std=c++17", "--ftz=false")
 
-MOST_THREADS = 8
+MAX_THREADS = 8
 
 
 class Cache:
@@ -69,7 +76,7 @@ class Cache:
 
     def find(self, family: str, name: str) -> Path | None:
         """Return the file of an instance, or None if the instance is not compiled yet."""
-        return _whole(self._folder(family, name))
+        return _find_intact_file(self._folder(family, name))
 
     def compiled(self, family: str, name: str) -> Path:
         """Return the file of an instance, compiling the instance first if necessary."""
@@ -83,16 +90,16 @@ class Cache:
 
     def _compile(self, family: str, name: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
-            path = _whole(folder)
+        with _lock_folder(folder):
+            path = _find_intact_file(folder)
             if path is None:
                 # RawModule(code=...) would append -ftz=true to the options.
                 code, symbols = self._cupy.cuda.compiler.compile_using_nvrtc(
                     self._sources[family], OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
                 )
                 path = folder / f"{symbols[name]}.{_digest(code)}.cubin"
-                with tempfile.TemporaryDirectory(dir=folder) as beside:
-                    file = Path(beside, "code")
+                with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
+                    file = Path(temporary_folder, "code")
                     file.write_bytes(code)
                     file.replace(path)  # atomic: no other process sees an incomplete file
                 for other in set(folder.glob("*.cubin")) - {path}:  # remove damaged files
@@ -101,17 +108,17 @@ class Cache:
 
     def begin(self, family: str, name: str) -> None:
         """Start threads that compile all other instances launched by calls that use this instance."""
-        absent = [other for other in together(family, name) if self.find(family, other) is None]
+        absent = [other for other in list_related_instances(family, name) if self.find(family, other) is None]
         device = self._cupy.cuda.Device()
 
-        def work() -> None:
+        def compile_absent() -> None:
             # When Python exits, it waits for the current compilation, but no other compilation starts.
             while absent and threading.main_thread().is_alive():
                 with contextlib.suppress(Exception), device:  # launching the instance raises the same error
                     self.compiled(family, absent.pop(0))
 
-        for _ in range(min(len(absent), _threads())):
-            threading.Thread(target=work).start()
+        for _ in range(min(len(absent), _count_threads())):
+            threading.Thread(target=compile_absent).start()
 
 
 def read_function_name(file: Path) -> str:
@@ -123,7 +130,7 @@ def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()[:32]
 
 
-def _whole(folder: Path) -> Path | None:
+def _find_intact_file(folder: Path) -> Path | None:
     """Return a file whose content matches the digest in its name; crashes and full disks leave truncated files."""
     for file in folder.glob("*.cubin"):
         with contextlib.suppress(OSError):  # the file was removed or cannot be read
@@ -132,12 +139,12 @@ def _whole(folder: Path) -> Path | None:
     return None
 
 
-def _threads() -> int:
-    return min(MOST_THREADS, os.cpu_count() or 1)
+def _count_threads() -> int:
+    return min(MAX_THREADS, os.cpu_count() or 1)
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold a lock on `folder` that excludes all other threads and processes."""
     with (folder / "lock").open("w") as file:
         with contextlib.suppress(OSError):  # if locking fails, several processes may compile the same instance
@@ -177,16 +184,16 @@ def compile(
     TypeError, ValueError
         If an operator, the dtype or the index type is not supported.
     """
-    cupy = cupy_module()
+    cupy = import_cupy()
     wanted, cache, device = _select_instances(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
     absent = [pair for pair in wanted if cache.find(*pair) is None]
 
-    def work(pair: tuple[str, str]) -> None:
+    def compile_pair(pair: tuple[str, str]) -> None:
         with device:
             cache.compiled(*pair)
 
-    with ThreadPoolExecutor(_threads()) as pool:
-        for number, future in enumerate(as_completed([pool.submit(work, pair) for pair in absent]), 1):
+    with ThreadPoolExecutor(_count_threads()) as pool:
+        for number, future in enumerate(as_completed([pool.submit(compile_pair, pair) for pair in absent]), 1):
             future.result()
             if progress and sys.stderr.isatty():
                 end = "\n" if number == len(absent) else ""
@@ -203,15 +210,15 @@ def _select_instances(operators: str | Iterable[str] | None, dtype: Any, index: 
             raise ValueError(f"compile: operators has {name!r}; expected some of {', '.join(families)}")
     types = set()
     for label, value, kinds in (("dtype", dtype, "fV"), ("index", index, "i")):
-        kind = np.dtype(value)
-        if kind.name not in C_TYPES or kind.kind not in kinds:
-            raise TypeError(f"compile: {label} is {kind}; expected one of {', '.join(C_TYPES)} that suits {label}")
-        types |= {C_TYPES[kind.name], "float"} if kind.itemsize == 2 else {C_TYPES[kind.name]}
+        resolved = np.dtype(value)
+        if resolved.name not in C_TYPES or resolved.kind not in kinds:
+            raise TypeError(f"compile: {label} is {resolved}; expected one of {', '.join(C_TYPES)} that suits {label}")
+        types |= {C_TYPES[resolved.name], "float"} if resolved.itemsize == 2 else {C_TYPES[resolved.name]}
     chosen = dict.fromkeys(families[name] for name in names)
     pairs = [
         (family, name)
         for family in chosen
         for name in INSTANCES[family]
-        if parse_template_arguments(name)[0] <= types and may_run(name)
+        if parse_template_arguments(name)[0] <= types and is_enabled(name)
     ]
-    return sorted(pairs, key=lambda pair: slowness(pair[1]))
+    return sorted(pairs, key=lambda pair: compilation_order(pair[1]))

@@ -23,7 +23,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.dimenet_third import agg_edge_to_edge_bwd3 as agg_edge_to_edge_bwd3
-from trigraph.gpu.sums import ROWS, cover, sum_rows
+from trigraph.gpu.sums import ROWS, ceil_divide, sum_rows
 from trigraph.table.constants import DEGREES, PAD, PROJECTED, RADIALS, THREADS
 
 USUAL_DEGREES = 7  # number of degrees with separate float32 instances
@@ -36,7 +36,7 @@ BLOCKS = 2048  # maximum number of blocks that sum gradients of weights, each in
 def radial_basis_fwd(call: Call) -> None:
     """Compute rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
     edges, radial, spherical, exponent = _radial_sizes(call)
-    grid = (cover(edges * radial * (spherical + 1), THREADS),)
+    grid = (ceil_divide(edges * radial * (spherical + 1), THREADS),)
     call.kernels.launch(
         "dimenet_radial",
         (call.kernels.dtype,),
@@ -72,7 +72,7 @@ def radial_basis_bwd(call: Call) -> None:
         kernels.launch(
             "dimenet_radial_edges",
             types,
-            (cover(edges, THREADS // radial),),
+            (ceil_divide(edges, THREADS // radial),),
             (THREADS,),
             **arguments,
             grad_sbf_rad=call.values["grad_sbf_rad"],
@@ -83,7 +83,7 @@ def radial_basis_bwd(call: Call) -> None:
         )
     fields.clear("freq")  # partial sums are added to this field
     if "freq" in fields and edges:
-        parts = kernels.empty(cover(edges, ROWS), radial)
+        parts = kernels.empty(ceil_divide(edges, ROWS), radial)
         kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), **arguments, parts=parts)
         sum_rows(kernels, parts, fields["freq"])
 
@@ -93,9 +93,9 @@ radial_basis_bwd2 = radial_basis_bwd
 
 def radial_basis_bwd3(call: Call) -> None:
     """Compute the vector-Jacobian product of bwd2 with the cotangents ggg_; see `trigraph.radial_basis_bwd3`."""
-    kernels, fields, inputs, dots, along = call.kernels, call.fields, call.inputs, call.dots, call.along
+    kernels, fields, inputs, dots, gggs = call.kernels, call.fields, call.inputs, call.dots, call.along
     edges, radial, spherical, exponent = _radial_sizes(call)
-    blocks = cover(edges, THREADS // radial)
+    blocks = ceil_divide(edges, THREADS // radial)
     parts = {n: kernels.empty(blocks, radial) if n in fields else None for n in ("gg_freq", "freq")}
     kernels.launch(
         "dimenet_radial_third",
@@ -104,14 +104,14 @@ def radial_basis_bwd3(call: Call) -> None:
         (THREADS,),
         dist=inputs.dist,
         gg_dist=dots.dist,
-        ggg_dist=along.dist,
+        ggg_dist=gggs.dist,
         freq=inputs.freq,
         gg_freq=dots.freq,
-        ggg_freq=along.freq,
+        ggg_freq=gggs.freq,
         grad_rbf=call.grad,
-        ggg_grad_rbf=along.grad_rbf,
+        ggg_grad_rbf=gggs.grad_rbf,
         grad_sbf_rad=call.values["grad_sbf_rad"],
-        ggg_grad_sbf_rad=along.grad_sbf_rad,
+        ggg_grad_sbf_rad=gggs.grad_sbf_rad,
         out_gg_dist=fields["gg_dist"],
         out_dist=fields["dist"],
         out_grad_rbf=fields["grad_rbf"],
@@ -141,20 +141,20 @@ def _radial_sizes(call: Call) -> tuple[int, ...]:
 # ---- triplets --------------------------------------------------------------------------------------------------------
 
 
-def _output(call: Call) -> None:
+def _compute_output(call: Call) -> None:
     """Sum embedding[f] w over the in-edges f of each edge's source, subject to `exclude`, or compute the derivative."""
     _Triplets(call).to_out_edges(None, call.output)
 
 
-def _gradients(call: Call) -> None:
+def _compute_gradients(call: Call) -> None:
     """Compute the gradients of sum(grad_out out) or of its derivative; see `trigraph.agg_edge_to_edge_bwd`."""
     call.fields.clear("weights")  # partial sums are added to this field
     if call.sizes["num_edges"]:
         _Triplets(call).gradients()
 
 
-agg_edge_to_edge_fwd = agg_edge_to_edge_bwd2_grad = _output
-agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _gradients
+agg_edge_to_edge_fwd = agg_edge_to_edge_bwd2_grad = _compute_output
+agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _compute_gradients
 
 
 class _Triplets:
@@ -165,7 +165,7 @@ class _Triplets:
         self.inputs, self.dots, self.second, self.dtype = call.inputs, call.dots, call.second, call.kernels.dtype
         names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
         self.edges, self.channels, self.mid, self.spherical, self.radial = (call.sizes[name] for name in names)
-        self.tiles = cover(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
+        self.tiles = ceil_divide(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])
         unit, unit_dot = self._directions()
         projected, projected_dot = self._project()
@@ -193,32 +193,37 @@ class _Triplets:
     def _empty(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.empty(*shape) if wanted else None
 
-    def _each(self, kernel: str, count: int, /, **arguments: Any) -> None:
+    def _launch_elementwise(self, kernel: str, count: int, /, **arguments: Any) -> None:
         """Launch a kernel with `count` threads."""
-        self.kernels.launch(kernel, (self.dtype,), (cover(count, THREADS),), (THREADS,), **arguments)
+        self.kernels.launch(kernel, (self.dtype,), (ceil_divide(count, THREADS),), (THREADS,), **arguments)
 
     def _directions(self) -> tuple[Any, Any]:
         """Return unit vectors and, if there are cotangents, their derivatives."""
         unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
         vec = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
-        self._each("dimenet_directions", self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges)
+        self._launch_elementwise(
+            "dimenet_directions", self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges
+        )
         return unit, unit_dot
 
     def _project(self) -> tuple[Any, Any]:
         """Return W1^T sbf_rad of each edge and degree, and its derivative."""
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
-        arguments = self._radial("sbf_rad", "weights") | {"projected": projected, "projected_dot": projected_dot}
-        grid = (cover(self.edges, PROJECTED), cover(self.mid, self._mids))
+        arguments = self._radial_arguments("sbf_rad", "weights") | {
+            "projected": projected,
+            "projected_dot": projected_dot,
+        }
+        grid = (ceil_divide(self.edges, PROJECTED), ceil_divide(self.mid, self._tile_columns))
         self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), **arguments)
         return projected, projected_dot
 
-    def _types(self, order: int) -> tuple[Any, ...]:
+    def _template_arguments(self, order: int) -> tuple[Any, ...]:
         usual = self.dtype == np.float32 and self.spherical == USUAL_DEGREES
         degrees = USUAL_DEGREES if usual else DEGREES
         return self.dtype, self.graph.src.dtype, order, degrees
 
-    def _radial(self, *names: str) -> dict[str, Any]:
+    def _radial_arguments(self, *names: str) -> dict[str, Any]:
         """Return kernel arguments: the named inputs, their derivatives, and sizes."""
         inputs = {name: getattr(self.inputs, name) for name in names}
         dots = {f"{name}_dot": getattr(self.dots, name) for name in names}
@@ -233,18 +238,18 @@ class _Triplets:
         """Return the transposed weights, padded with zeros to full tiles."""
         if down is None:
             return None
-        up = self._empty(cover(len(down), PAD), self._rows, PAD)
-        sizes = {"size": up.size, "rows": self._rows, "num_columns": len(down), "n_mid": self.mid}
-        self._each("dimenet_transpose", up.size, down=down, up=up, **sizes)
+        up = self._empty(ceil_divide(len(down), PAD), self._tile_rows, PAD)
+        sizes = {"size": up.size, "rows": self._tile_rows, "num_columns": len(down), "n_mid": self.mid}
+        self._launch_elementwise("dimenet_transpose", up.size, down=down, up=up, **sizes)
         return up
 
     @property
-    def _rows(self) -> int:
+    def _tile_rows(self) -> int:
         """Number of rows in a tile of transposed second weights."""
-        return cover(self.mid, DEGREES) * DEGREES
+        return ceil_divide(self.mid, DEGREES) * DEGREES
 
     @property
-    def _mids(self) -> int:
+    def _tile_columns(self) -> int:
         """Number of columns in a tile of W1."""
         return 32 // int(self.dtype.itemsize)
 
@@ -253,22 +258,24 @@ class _Triplets:
         grid = (self.graph.num_nodes, self.tiles)
         order = 2 if self.second else 0 if grad_unit is None else 1
         more = {"grad_out": grad_out, "out": out, "grad_unit": grad_unit, "grad_unit_dot": grad_unit_dot}
-        self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), **self.arguments, **more)
+        self.kernels.launch(
+            "dimenet_out_edges", self._template_arguments(order), grid, (THREADS,), **self.arguments, **more
+        )
 
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum the gradients of out-edges into the requested gradients of in-edges and weights."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
         wanted = fields.requests_any("sbf_rad", "weights")
-        shape = (self.edges, self.spherical, cover(self.mid, self._mids) * self._mids)
+        shape = (self.edges, self.spherical, ceil_divide(self.mid, self._tile_columns) * self._tile_columns)
         grad = self._empty(*shape, wanted=wanted)
         grad_dot = self._empty(*shape, wanted=wanted and self.second)
         per_block = 1 if weights is None else self._nodes_per_block()
-        blocks, width = cover(nodes, per_block), self.channels * self.mid
+        blocks, width = ceil_divide(nodes, per_block), self.channels * self.mid
         parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
         self.kernels.launch(
             "dimenet_in_edges",
-            self._types(self.second),
+            self._template_arguments(self.second),
             (blocks,),
             (THREADS,),
             **self.arguments,
@@ -286,24 +293,24 @@ class _Triplets:
         )
         grads = {"grad_projected": grad, "grad_projected_dot": grad_dot, "alone": alone}
         if fields.requests_any("sbf_rad"):
-            arguments = self._radial("weights") | grads | {"out": fields["sbf_rad"]}
-            grid = (cover(self.edges, PROJECTED), cover(self.radial, RADIALS))
+            arguments = self._radial_arguments("weights") | grads | {"out": fields["sbf_rad"]}
+            grid = (ceil_divide(self.edges, PROJECTED), ceil_divide(self.radial, RADIALS))
             self.kernels.launch("dimenet_sbf_rad_gradient", (self.dtype,), grid, (THREADS,), **arguments)
         if weights is not None:
-            self._first_gradient(grads, weights[: self.spherical * self.radial])
+            self._sum_first_weight_gradient(grads, weights[: self.spherical * self.radial])
             sum_rows(self.kernels, totals, self._second_weights(weights), self.mid)
 
     def _nodes_per_block(self) -> int:
         """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
         # A copy has 2 * channels * mid elements of at most 8 bytes; all copies use at most an eighth of WORKSPACE.
         blocks = max(1, min(BLOCKS, sums.WORKSPACE // (8 * 16 * self.channels * self.mid)))
-        return min(cover(self.graph.num_nodes, blocks), ROWS)
+        return min(ceil_divide(self.graph.num_nodes, blocks), ROWS)
 
-    def _first_gradient(self, grads: dict[str, Any], out: Any) -> None:
+    def _sum_first_weight_gradient(self, grads: dict[str, Any], out: Any) -> None:
         """Add the gradient of W1 to `out`."""
-        parts = self._empty(cover(self.edges, ROWS), out.size)
-        arguments = self._radial("sbf_rad") | grads | {"parts": parts}
-        grid = (len(parts), cover(self.radial, RADIALS) * cover(self.mid, self._mids))
+        parts = self._empty(ceil_divide(self.edges, ROWS), out.size)
+        arguments = self._radial_arguments("sbf_rad") | grads | {"parts": parts}
+        grid = (len(parts), ceil_divide(self.radial, RADIALS) * ceil_divide(self.mid, self._tile_columns))
         self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), **arguments)
         sum_rows(self.kernels, parts, out)
 
@@ -320,4 +327,4 @@ class _Triplets:
         if vec is not None:
             grads = {"grad_unit": unit, "grad_unit_dot": unit_dot, "num_edges": self.edges, "parts": 2 * self.tiles}
             inputs = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
-            self._each("dimenet_vec_gradient", self.edges, **inputs, **grads, out=vec)
+            self._launch_elementwise("dimenet_vec_gradient", self.edges, **inputs, **grads, out=vec)

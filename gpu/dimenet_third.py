@@ -7,7 +7,7 @@ faster for nodes with dozens of edges, but the four components of its state exce
 from typing import Any, NamedTuple
 
 from trigraph.gpu.call import Call
-from trigraph.gpu.sums import ROWS, Total, cover
+from trigraph.gpu.sums import ROWS, Total, ceil_divide
 from trigraph.table.constants import THREADS
 
 LANES = 32
@@ -45,7 +45,7 @@ def agg_edge_to_edge_bwd3(call: Call) -> None:
     third.to_out_edges()
     third.to_in_edges()
     if third.grad_unit is not None:
-        third.vec_gradient()
+        third.compute_vec_gradient()
 
 
 class _Third:
@@ -55,33 +55,33 @@ class _Third:
         self.call, self.kernels, self.fields, self.graph = call, call.kernels, call.fields, call.graph
         names = ("num_edges", "n_emb", "n_mid", "num_spherical", "num_radial")
         self.edges, self.channels, mid, self.spherical, self.radial = (call.sizes[name] for name in names)
-        self.rows, self.tiles = self.spherical * self.radial, cover(self.channels, LANES)
+        self.rows, self.tiles = self.spherical * self.radial, ceil_divide(self.channels, LANES)
         self.widths = {"n_emb": self.channels, "num_spherical": self.spherical, "num_radial": self.radial}
-        value, along_a, along_c = self.input("weights").values()
+        value, along_a, along_c = self.input_arguments("weights").values()
         self.weights = Weights(value, along_a, along_c, n_mid=mid, **self.widths)
-        self.sbf_rad = RadialPart(*self.input("sbf_rad").values())
+        self.sbf_rad = RadialPart(*self.input_arguments("sbf_rad").values())
         self.products = self.kernels.empty(self.rows, PARTS, self.channels)
         self.each("products", self.rows * self.channels, weights=self.weights, products=self.products)
         self.unit = self.kernels.empty(self.edges, 3, PARTS)
-        self.each("directions", self.edges, **self.input("vec"), unit=self.unit, num_edges=self.edges)
+        self.each("directions", self.edges, **self.input_arguments("vec"), unit=self.unit, num_edges=self.edges)
         #: Features, which `to_in_edges` overwrites with the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
         # : Gradients of the directions, by tile of channels: first for out-edges, then for in-edges.
         shape = (2 * self.tiles, self.edges, 3, PARTS)
         self.grad_unit = self.kernels.empty(*shape) if self.fields.requests_any("gg_vec", "vec") else None
 
-    def input(self, name: str) -> dict[str, Any]:
+    def input_arguments(self, name: str) -> dict[str, Any]:
         """Return an input and its two directions, keyed by kernel argument."""
-        dots, along = self.call.dots, self.call.along
+        dots, gggs = self.call.dots, self.call.along
         return {
             name: getattr(self.call.inputs, name),
             f"gg_{name}": getattr(dots, name),
-            f"ggg_{name}": getattr(along, name),
+            f"ggg_{name}": getattr(gggs, name),
         }
 
     def each(self, kernel: str, count: int, /, **arguments: Any) -> None:
         """Launch a kernel with `count` threads."""
-        grid, types = (cover(count, THREADS),), (self.kernels.dtype,)
+        grid, types = (ceil_divide(count, THREADS),), (self.kernels.dtype,)
         self.kernels.launch(f"dimenet_third_{kernel}", types, grid, (THREADS,), **arguments)
 
     def outputs(self, name: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class _Third:
         self.kernels.launch(
             "dimenet_third_sums",
             (self.kernels.dtype, graph.src.dtype, to_in),
-            (cover(self.edges, WARPS), self.tiles),
+            (ceil_divide(self.edges, WARPS), self.tiles),
             (THREADS,),
             src_offsets=graph.src_offsets,
             dst_offsets=graph.dst_offsets,
@@ -110,7 +110,7 @@ class _Third:
             sbf_rad=self.sbf_rad,
             grad_unit=None if self.grad_unit is None else self.grad_unit[self.tiles if to_in else 0 :],
             num_edges=self.edges,
-            **self.input("embedding"),
+            **self.input_arguments("embedding"),
             **self.widths,
             **arguments,
         )
@@ -120,7 +120,7 @@ class _Third:
         if not self.fields.requests_any("grad_out", "gg_vec", "vec"):
             return
         count = self.edges * self.spherical * self.channels
-        more = {**self.input("embedding"), **self.widths, "num_edges": self.edges, "features": self.features}
+        more = {**self.input_arguments("embedding"), **self.widths, "num_edges": self.edges, "features": self.features}
         self.each("features", count, products=self.products, sbf_rad=self.sbf_rad, **more)
         none = dict.fromkeys(("grad_q", "out_gg_embedding", "out_embedding", "edge_alone"))
         self.sum(False, features=self.features, out_grad_out=self.fields["grad_out"], **none)
@@ -139,8 +139,8 @@ class _Third:
             count = self.edges * self.spherical * LANES
             self.each("sbf_rad_gradient", count, products=self.products, **self.outputs("sbf_rad"), **arguments)
         if weights:
-            parts = self.kernels.empty(cover(self.edges, ROWS), self.products.size + 1)
-            grid, types = (len(parts), cover(self.products.size // PARTS + 1, THREADS)), (self.kernels.dtype,)
+            parts = self.kernels.empty(ceil_divide(self.edges, ROWS), self.products.size + 1)
+            grid, types = (len(parts), ceil_divide(self.products.size // PARTS + 1, THREADS)), (self.kernels.dtype,)
             kernel = "dimenet_third_products_gradient"
             self.kernels.launch(kernel, types, grid, (THREADS,), parts=parts, sbf_rad=self.sbf_rad, **arguments)
             total = self.kernels.empty(parts.shape[1])
@@ -150,8 +150,8 @@ class _Third:
             more = {"weights": self.weights, "grad_products": total}
             self.each("weights_gradient", count, **more, **self.outputs("weights"))
 
-    def vec_gradient(self) -> None:
+    def compute_vec_gradient(self) -> None:
         """Compute the gradients of the edge vectors from the gradients of the directions."""
         sizes = {"num_edges": self.edges, "parts": 2 * self.tiles}
-        arguments = {**self.input("vec"), **self.outputs("vec"), **sizes}
+        arguments = {**self.input_arguments("vec"), **self.outputs("vec"), **sizes}
         self.each("vec_gradient", self.edges, grad_unit=self.grad_unit, **arguments)

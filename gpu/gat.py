@@ -32,8 +32,8 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Extents, Types
-from trigraph.gpu.rows import ACCESS, THREADS, HeadLanes, Lanes, align, is_wide
-from trigraph.gpu.sums import ROWS, Rows, Total, cover
+from trigraph.gpu.rows import ACCESS_BYTES, THREADS, HeadLanes, Lanes, align, is_wide
+from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide
 from trigraph.table import ACTIVATIONS
 from trigraph.table.constants import ALL_STEPS, FIRST_STEP, LAST_STEP, OUTPUT_STEP, SECOND_STEP, STATISTICS_STEP
 from trigraph.table.lazy import lazy
@@ -50,7 +50,7 @@ def mha_gat_n2n_bwd(call: Call) -> None:
         call.fields.clear()
         return
     attention, g = _Attention(call), align(call.grad)
-    attention.inputs_gradients(g, attention.records(g))
+    attention.compute_input_gradients(g, attention.records(g))
 
 
 def mha_gat_n2n_bwd2(call: Call) -> None:
@@ -62,9 +62,9 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
     wants_inputs, g = fields.requests_any(*_Inputs._fields), align(call.grad)
     records = attention.records(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
-        attention.aggregate(records, fields["grad_output_embedding"])
+        attention.sum_output_tangent(records, fields["grad_output_embedding"])
     if wants_inputs:
-        attention.inputs_gradients(g, records)
+        attention.compute_input_gradients(g, records)
 
 
 class _Inputs(NamedTuple):
@@ -81,7 +81,7 @@ class _Inputs(NamedTuple):
         return cls(*(align(getattr(arrays, name)) for name in cls._fields))
 
 
-class _ByKind(NamedTuple):
+class _ByEmbedding(NamedTuple):
     """Values for sources, destinations and edges (``ByKind`` in kernels/gat.cu)."""
 
     src: Any
@@ -142,13 +142,13 @@ class _Attention:
         slope = self.dtype.type(call.values["negative_slope"])
         self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
-        self.elements = ACCESS // self.storage.itemsize if self.wide else 1
+        self.elements = ACCESS_BYTES // self.storage.itemsize if self.wide else 1
         self.given_scores = call.values.get("softmax_scores")  # saved by fwd, for bwd
 
     @lazy
     def rows_by_destination(self) -> Rows:
         """Positions grouped by destination."""
-        return sums.by_destination(self.graph)
+        return sums.group_by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
         """Return uninitialized workspace."""
@@ -171,8 +171,8 @@ class _Attention:
     def _select_weights(self, k: int) -> list[Any]:
         """Return the weights of the source (k = 0), destination (1) or edge (2) embedding, and their cotangent."""
         first = k * self.num_heads * self.dim_head
-        both = self.inputs.attention_weights, self.dots.attention_weights
-        return [None if weights is None else weights[first:] for weights in both]
+        weights_and_cotangent = self.inputs.attention_weights, self.dots.attention_weights
+        return [None if weights is None else weights[first:] for weights in weights_and_cotangent]
 
     def _split_rows(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
         """Split an array into the rows of sources, destinations and edges (None without edge features)."""
@@ -187,13 +187,13 @@ class _Attention:
         self.kernels.launch(
             "gat_project",
             (self.storage, self.wide),
-            (cover(out.size, lanes.groups),),
+            (ceil_divide(out.size, lanes.groups),),
             (THREADS,),
             a=weights,
             a_2=weights_2,
-            x=_ByKind(*inputs[:3]),
-            x_2=_ByKind(*inputs_2),
-            num_rows=_ByKind(*counts),
+            x=_ByEmbedding(*inputs[:3]),
+            x_2=_ByEmbedding(*inputs_2),
+            num_rows=_ByEmbedding(*counts),
             num_heads=self.num_heads,
             dim_head=self.dim_head,
             column_bits=lanes.column_bits,
@@ -201,7 +201,7 @@ class _Attention:
         )
         return self._split_rows(out, counts)
 
-    def scores_by(self, projections: tuple[Any, Any, Any]) -> _Scores:
+    def make_scores_argument(self, projections: tuple[Any, Any, Any]) -> _Scores:
         """Return the kernel argument for `Scores`."""
         return _Scores(*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
 
@@ -222,13 +222,13 @@ class _Attention:
         """
         graph, heads, rows = self.graph, self.num_heads, self.rows_by_destination
         stats = None if rows.long is None and out is not None else self.empty(graph.num_dst_nodes, 2 * heads)
-        stats_overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
+        stats_overflow = None if rows.long is None else sums.allocate_overflow(self.kernels, rows, stats)
         overflow = None if out is None else self._overflow(rows, out.shape[1])
         lanes = HeadLanes.for_heads(heads, self.dim_head, self.elements)
         arguments = {
             "x": self.inputs.src_embedding,
             "dim_head": self.dim_head,
-            "scores": self.scores_by(self.projections),
+            "scores": self.make_scores_argument(self.projections),
             "act": self.activation,
             "partition": rows.partition,
             "lanes": lanes,
@@ -239,11 +239,11 @@ class _Attention:
             "out": out,
             "overflow": overflow,
         }
-        tiles = cover(heads, 1 << lanes.head_bits) if self.concat_heads else 1
-        chunks = 1 if out is None else cover(self.dim_head, self.elements << lanes.column_bits)
+        tiles = ceil_divide(heads, 1 << lanes.head_bits) if self.concat_heads else 1
+        chunks = 1 if out is None else ceil_divide(self.dim_head, self.elements << lanes.column_bits)
 
         def launch(steps: int, begin: int, end: int) -> None:
-            grid, options = (cover(end - begin, lanes.groups) * tiles * chunks,), (self.wide, self.concat_heads)
+            grid, options = (ceil_divide(end - begin, lanes.groups) * tiles * chunks,), (self.wide, self.concat_heads)
             arguments.update(steps=steps, begin=begin, end=end)
             self._launch("gat_forward", options, grid, real=self.storage, **arguments)
 
@@ -255,12 +255,12 @@ class _Attention:
             self._launch("combine_softmax_stats", (), grid, block=(32, 8), **long_rows, **parts)
         if rows.long is not None and out is not None:
             launch(OUTPUT_STEP, rows.num_rows, rows.num_pieces)
-            self._finish(rows, overflow, out)
+            self._reduce_long_rows(rows, overflow, out)
         return stats
 
     # ---- derivatives
 
-    def aggregate(self, records: Any, out: Any) -> None:
+    def sum_output_tangent(self, records: Any, out: Any) -> None:
         """Write out_dot_i = sum alpha_dot x_j + alpha x_dot_j, computed from the result of `records`."""
         rows, width = self.rows_by_destination, out.shape[1]
         lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
@@ -280,13 +280,13 @@ class _Attention:
             out=out,
             overflow=overflow,
         )
-        self._finish(rows, overflow, out)
+        self._reduce_long_rows(rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
         """Return workspace for the parts of long rows, or None if there are none."""
         return None if rows.long is None else self.empty(rows.num_parts, width)
 
-    def _finish(self, rows: Rows, overflow: Any, out: Any) -> None:
+    def _reduce_long_rows(self, rows: Rows, overflow: Any, out: Any) -> None:
         """Add up the parts of the long rows."""
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(out.shape[1])
@@ -304,7 +304,7 @@ class _Attention:
         means = parts_of_means = None
         if rows.long is not None:
             means = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
-            parts_of_means = sums.overflow_for(self.kernels, rows, means)
+            parts_of_means = sums.allocate_overflow(self.kernels, rows, means)
         target = self._target(1, rows, out, totals)
         lanes = HeadLanes.for_heads(heads, self.dim_head, self.elements)
         arguments = {
@@ -314,8 +314,8 @@ class _Attention:
             "dim_head": self.dim_head,
             "concat_heads": self.concat_heads,
             "softmax": self.softmax_argument,
-            "scores": self.scores_by(self.projections),
-            "scores_dot": self.scores_by(self.projections_dot),
+            "scores": self.make_scores_argument(self.projections),
+            "scores_dot": self.make_scores_argument(self.projections_dot),
             "act": self.activation,
             "partition": rows.partition,
             "lanes": lanes,
@@ -326,7 +326,7 @@ class _Attention:
         }
 
         def launch(steps: int, pieces: int) -> None:
-            grid = (cover(pieces, lanes.groups) * cover(heads, 1 << lanes.head_bits),)
+            grid = (ceil_divide(pieces, lanes.groups) * ceil_divide(heads, 1 << lanes.head_bits),)
             self._launch("gat_backward", (self.wide, self.second), grid, real=self.storage, steps=steps, **arguments)
 
         launch(ALL_STEPS, rows.num_rows)
@@ -334,41 +334,45 @@ class _Attention:
             if step != SECOND_STEP or self.second:
                 launch(step, rows.num_parts)
                 if step != LAST_STEP:
-                    sums.finish(self.kernels, rows, parts_of_means, means)
+                    sums.add_long_row_parts(self.kernels, rows, parts_of_means, means)
         self._add_long_row_parts(rows, target)
         return records
 
     @lazy
-    def list_positions(self) -> list[Rows]:
+    def positions_by_embedding(self) -> list[Rows]:
         """Positions grouped by source, by destination and, if there are edge features, by edge row."""
-        kinds = (sums.by_source, sums.by_destination, sums.by_row)
-        return [of(self.graph) for of, array in zip(kinds, self.inputs[:3], strict=True) if array is not None]
+        kinds = (sums.group_by_source, sums.group_by_destination, sums.group_by_row)
+        return [
+            group_positions(self.graph)
+            for group_positions, array in zip(kinds, self.inputs[:3], strict=True)
+            if array is not None
+        ]
 
     @property
     def _counts(self) -> list[int]:
         """Numbers of sources, destinations and edge rows."""
-        return ([of.num_rows for of in self.list_positions] + [0])[:3]
+        return ([positions.num_rows for positions in self.positions_by_embedding] + [0])[:3]
 
     @lazy
     def totals(self) -> tuple[Any, Any, Any, Any]:
         """Sums of the cotangents of scores by source, destination and edge row, if required for weights."""
         if "attention_weights" not in self.fields:
             return None, None, None, None
-        of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
-        return (*self._split_rows(of_all, self._counts), of_all)
+        all_sums = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
+        return (*self._split_rows(all_sums, self._counts), all_sums)
 
-    def inputs_gradients(self, g: Any, records: Any) -> None:
+    def compute_input_gradients(self, g: Any, records: Any) -> None:
         """Compute the requested gradients of embeddings and weights, except for the destination embedding."""
         for k in (0, 2):
             name = _Inputs._fields[k]
             if self.inputs[k] is not None and self.fields.requests_any(name, "attention_weights"):
-                self._to_rows(k, g if k == 0 else None, records, self.fields[name])
+                self._sum_embedding_gradient(k, g if k == 0 else None, records, self.fields[name])
         if "attention_weights" in self.fields:
-            self._to_weights(self.fields["attention_weights"])
+            self._sum_weight_gradient(self.fields["attention_weights"])
 
-    def _to_rows(self, k: int, g: Any, records: Any, out: Any) -> None:
+    def _sum_embedding_gradient(self, k: int, g: Any, records: Any, out: Any) -> None:
         """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
-        width, rows, g = self.num_heads * self.dim_head, self.list_positions[k], None if out is None else g
+        width, rows, g = self.num_heads * self.dim_head, self.positions_by_embedding[k], None if out is None else g
         lanes, target = Lanes.for_width(width, self.elements), self._target(k, rows, out, self.totals[k])
         self._launch(
             "gat_to_rows",
@@ -393,33 +397,33 @@ class _Attention:
     def _target(self, k: int, rows: Rows, out: Any, totals: Any) -> _RowGradient:
         """Return the arrays for the gradient of embedding k, for sums of records, and for parts of long rows."""
         overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
-        sums_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
+        sums_overflow = None if totals is None else sums.allocate_overflow(self.kernels, rows, totals)
         a, a_dot = self._select_weights(k)
         return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
     def _add_long_row_parts(self, rows: Rows, target: _RowGradient) -> None:
         """Add up the parts of the long rows."""
         if target.out is not None:
-            self._finish(rows, target.overflow, target.out)
+            self._reduce_long_rows(rows, target.overflow, target.out)
         if target.sums is not None:
-            sums.finish(self.kernels, rows, target.sums_overflow, target.sums)
+            sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums)
 
-    def _to_weights(self, out: Any) -> None:
+    def _sum_weight_gradient(self, out: Any) -> None:
         """Write the gradient of the weights."""
-        counts, rows, orders = self._counts, self.list_positions, 2 if self.second else 1
-        parts = self.empty(cover(max(counts), ROWS), out.size)
+        counts, rows, orders = self._counts, self.positions_by_embedding, 2 if self.second else 1
+        parts = self.empty(ceil_divide(max(counts), ROWS), out.size)
         self._launch(
             "gat_weights",
             (),
-            (len(parts) * cover(out.size, 32),),
+            (len(parts) * ceil_divide(out.size, 32),),
             block=(32, 8),
             real=self.storage,
             sums=self.totals[3],
             per=orders,
-            x=_ByKind(*self.inputs[:3]),
-            x_dot=_ByKind(*self.dots[:3]),
-            offsets=_ByKind(*([of.offsets for of in rows] + [None])[:3]),
-            num_rows=_ByKind(*counts),
+            x=_ByEmbedding(*self.inputs[:3]),
+            x_dot=_ByEmbedding(*self.dots[:3]),
+            offsets=_ByEmbedding(*([positions.offsets for positions in rows] + [None])[:3]),
+            num_rows=_ByEmbedding(*counts),
             num_kinds=len(rows),
             num_heads=self.num_heads,
             dim_head=self.dim_head,

@@ -26,8 +26,17 @@ from typing import Any
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.gemnet_units import WARP, Pair, RegisterTile, Units, add_products, drop_none, members, product
-from trigraph.gpu.sums import ROWS, Total, cover
+from trigraph.gpu.gemnet_units import (
+    WARP,
+    Pair,
+    RegisterTile,
+    Units,
+    add_products,
+    drop_none,
+    make_member_rows,
+    multiply_pairs,
+)
+from trigraph.gpu.sums import ROWS, Total, ceil_divide
 from trigraph.table.constants import INTERM, MOST_IN_ORDER
 from trigraph.table.lazy import lazy
 
@@ -44,18 +53,18 @@ def _transpose(matrix: Any) -> Any:
 # ---- basis embedding of edges ----------------------------------------------------------------------------------------
 
 
-def _radial(call: Call) -> None:
+def _embed_radial(call: Call) -> None:
     """Compute rad_W1 = rad_basis W^T or its derivatives; see `trigraph.basis_embedding_fwd`."""
     _embed_edges(call, _transpose(call.inputs.weight), _transpose(call.dots.weight), False)
 
 
-def _spherical(call: Call) -> None:
+def _embed_spherical(call: Call) -> None:
     """Compute rad_W1 = rad_basis W, with rows (interm, S), or its derivatives; see `trigraph.basis_embedding_fwd`."""
     _embed_edges(call, _flat(call.inputs.weight), _flat(call.dots.weight), True)
 
 
-basis_embedding_radial_fwd = basis_embedding_radial_bwd = basis_embedding_radial_bwd2 = _radial
-basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_spherical_bwd2 = _spherical
+basis_embedding_radial_fwd = basis_embedding_radial_bwd = basis_embedding_radial_bwd2 = _embed_radial
+basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_spherical_bwd2 = _embed_spherical
 
 
 def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
@@ -66,9 +75,9 @@ def _embed_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> No
     kernels, fields, g, rad = call.kernels, call.fields, _flat(call.grad), call.inputs.rad_basis
     if call.output is not None:
         pairs = [(call.dots.rad_basis, matrix), (rad, matrix_dot)] if call.second else [(rad, matrix)]
-        product(kernels, pairs, _flat(call.output))
+        multiply_pairs(kernels, pairs, _flat(call.output))
     if "rad_basis" in fields:
-        product(kernels, [(g, _transpose(matrix_dot if call.second else matrix))], fields["rad_basis"])
+        multiply_pairs(kernels, [(g, _transpose(matrix_dot if call.second else matrix))], fields["rad_basis"])
     if "weight" in fields:
         factors = (call.dots.rad_basis if call.second else rad), g
         fields.clear("weight")
@@ -111,19 +120,19 @@ class _Embedding:
         fields.clear("weight")  # sums over blocks are added to this field
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
-                here, here_dot = rad[rows], None if rad_dot is None else rad_dot[rows]
+                block_rad, block_rad_dot = rad[rows], None if rad_dot is None else rad_dot[rows]
                 if self.output is not None or "sph_basis" in fields:
-                    r = self._product([(here, w)], count)
-                    r_dot = self._product([(here_dot, w), (here, w_dot)], count) if second else None
+                    r = self._product([(block_rad, w)], count)
+                    r_dot = self._product([(block_rad_dot, w), (block_rad, w_dot)], count) if second else None
                     self._triplets(first, count, r, r_dot)
                 if fields.requests_any("rad_basis", "weight"):
-                    h = self._outer(first, count, self.inputs.sph_basis)
-                    h_dot = self._outer(first, count, self.dots.sph_basis)
+                    h = self._sum_outer_products(first, count, self.inputs.sph_basis)
+                    h_dot = self._sum_outer_products(first, count, self.dots.sph_basis)
                 if partial is not None:
                     pairs = [(h_dot, w.T), (h, _transpose(w_dot))] if second else [(h, w.T)]
-                    product(self.kernels, pairs, partial[rows])
+                    multiply_pairs(self.kernels, pairs, partial[rows])
                 if "weight" in fields:
-                    pairs = [(here, h_dot), (here_dot, h)] if second else [(here, h)]
+                    pairs = [(block_rad, h_dot), (block_rad_dot, h)] if second else [(block_rad, h)]
                     add_products(self.kernels, pairs, total)
         if partial is not None:
             units.collect(partial, fields["rad_basis"])
@@ -133,7 +142,7 @@ class _Embedding:
         if not drop_none(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
-        product(self.kernels, pairs, out)
+        multiply_pairs(self.kernels, pairs, out)
         return out
 
     def _triplets(self, first: int, count: int, r: Any, r_dot: Any) -> None:
@@ -171,7 +180,7 @@ class _Embedding:
             out=out,
         )
 
-    def _outer(self, first: int, count: int, sph_basis: Any) -> Any:
+    def _sum_outer_products(self, first: int, count: int, sph_basis: Any) -> Any:
         """Launch gemnet_outer; return None without a basis."""
         if sph_basis is None:
             return None
@@ -194,7 +203,7 @@ class _Embedding:
 # ---- bilinear --------------------------------------------------------------------------------------------------------
 
 
-def _bilinear(call: Call) -> None:
+def _compute_bilinear(call: Call) -> None:
     """Compute m_ca, the sum of P W^T over units, or its derivatives; see `trigraph.interaction_bilinear_fwd`."""
     if call.values["triplets"].num_members == 0:
         call.fields.clear()
@@ -202,7 +211,7 @@ def _bilinear(call: Call) -> None:
         _Bilinear(call).write_fields()
 
 
-interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 = _bilinear
+interaction_bilinear_fwd = interaction_bilinear_bwd = interaction_bilinear_bwd2 = _compute_bilinear
 
 
 class _Bilinear:
@@ -216,7 +225,7 @@ class _Bilinear:
         self.units = Units(call.kernels, self.triplets, self.atoms)
         self.tile = RegisterTile.for_matrices(self.spherical, self.emb_in, self.inputs.weight.dtype)
         # Several units may share the triplets of an edge; each then computes its own gradient of the edge's rad_W1.
-        self.per_edge = self.atoms is None and self.units.cut
+        self.per_edge = self.atoms is None and self.units.has_cut_pieces
 
     def write_fields(self) -> None:
         """Write all requested fields."""
@@ -232,36 +241,36 @@ class _Bilinear:
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks(per_unit * w.itemsize):
                 if partial is not None or "weight" in fields:
-                    p_dot = self._products(first, count, self.second)
+                    p_dot = self._compute_products(first, count, self.second)
                 if partial is not None:
-                    p = None if self.dots.weight is None else self._products(first, count, False)
-                    product(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
+                    p = None if self.dots.weight is None else self._compute_products(first, count, False)
+                    multiply_pairs(self.kernels, [(p_dot, w.T), (p, _transpose(self.dots.weight))], partial[rows])
                 if "weight" in fields:
                     add_products(self.kernels, [(g[rows], p_dot)], total)
                 if fields.requests_any("rad_W1", "sph", "m"):
-                    self._gradients(first, count, g[rows], partial_radial, by_triplet)
+                    self._write_gradients(first, count, g[rows], partial_radial, by_triplet)
         if partial is not None:
             units.collect(partial, self.output)
         if self.per_edge and radial is not None:
             units.collect(partial_radial, radial)
         if by_triplet is not m:
-            sums.gather(self.kernels, by_triplet, members(self.idx_in), m)
+            sums.gather(self.kernels, by_triplet, make_member_rows(self.idx_in), m)
 
-    def _products(self, first: int, count: int, dot: bool) -> Any:
+    def _compute_products(self, first: int, count: int, dot: bool) -> Any:
         """Return P, or its derivative, for a block of units."""
-        tiles = cover(self.interm, INTERM) * cover(self.emb_in, WARP * self.tile.cols)
+        tiles = ceil_divide(self.interm, INTERM) * ceil_divide(self.emb_in, WARP * self.tile.cols)
         p = self.kernels.empty(count, self.interm * self.emb_in)
-        arguments = self._arguments(first, dot) | self._second("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
-        self.units.launch("gemnet_products", self.tile, count * tiles, shared_mem=self._levels, **arguments, p=p)
+        arguments = self._arguments(first, dot) | self._factor_arguments("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
+        self.units.launch("gemnet_products", self.tile, count * tiles, shared_mem=self._tree_bytes, **arguments, p=p)
         return p
 
-    def _gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
+    def _write_gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
         """Write the gradients of rad_W1 and sph, and the terms of each triplet in the gradient of m."""
-        weights = self._second("q", self.inputs.weight, self.dots.weight, self.second)
+        weights = self._factor_arguments("q", self.inputs.weight, self.dots.weight, self.second)
         q = {name: None if w is None else self.kernels.matmul(g, w) for name, w in weights.items()}
         arguments = self._arguments(first, True) | q
         if to_radial is not None:
-            more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._levels}
+            more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._tree_bytes}
             self.units.launch("gemnet_radial", self.tile, count, **arguments, **more)
         if self.fields.requests_any("sph", "m"):
             radial = {"r": self.inputs.rad_W1, "r_dot": self.dots.rad_W1}
@@ -269,7 +278,7 @@ class _Bilinear:
             self.units.launch("gemnet_triplets", self.tile, count, **arguments, **radial, **targets)
 
     @staticmethod
-    def _second(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
+    def _factor_arguments(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:
         """Return kernel arguments for a factor and its derivative; bwd passes the factor as the derivative."""
         return {name: value, f"{name}_dot": dot} if second else {name: None, f"{name}_dot": value}
 
@@ -289,7 +298,7 @@ class _Bilinear:
         }
 
     @lazy  # depends only on the arguments of this call
-    def _levels(self) -> int:
+    def _tree_bytes(self) -> int:
         """Bytes of the trees that sum triplets in three levels; 0 if a kernel adds the triplets of an edge in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 3 * WARP * self.tile.rows * self.tile.cols * self.inputs.weight.itemsize if long else 0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
-from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
+from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, ceil_divide
 from trigraph.table.constants import PART_SIZE, THREADS
 
 WARP = 32  # threads
@@ -36,7 +36,7 @@ def drop_none(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
 
 
-def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
+def multiply_pairs(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
     """Write the sum of left @ right over the pairs."""
     present = drop_none(pairs)
     if not present or out.size == 0:
@@ -50,12 +50,12 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
     """Add the sum of left^T right over the pairs to `total`."""
     for left, right in drop_none(pairs):
         per_row = (left.shape[1] + right.shape[1] + left.shape[1] * right.shape[1] // ROWS) * left.itemsize
-        for first, count in sums.blocks(len(left), per_row):
+        for first, count in sums.iterate_blocks(len(left), per_row):
             rows = slice(first, first + count)
             total.add(product_rows(kernels, left[rows], right[rows]))
 
 
-def members(segments: Any) -> Rows:
+def make_member_rows(segments: Any) -> Rows:
     """Return the members of `Segments` grouped by segment; segments with more than PART_SIZE members are cut."""
     long = segments.long_rows("offsets") if segments.max_size > PART_SIZE else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
@@ -66,19 +66,19 @@ class Units:
 
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
         self.kernels = kernels
-        self.pieces = members(triplets if atoms is None else atoms)
-        self.count, self.cut = self.pieces.num_pieces, self.pieces.long is not None
+        self.pieces = make_member_rows(triplets if atoms is None else atoms)
+        self.count, self.has_cut_pieces = self.pieces.num_pieces, self.pieces.long is not None
         #: Kernel arguments for the edges of a unit and the triplets of an edge.
         self.edges = {
             "partition": self.pieces.partition,
             "triplet_offsets": None if atoms is None else triplets.offsets,
-            "atom_order": _order(atoms),
+            "atom_order": _member_order(atoms),
         }
-        self.order = _order(triplets)
+        self.order = _member_order(triplets)
 
     def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
         """Yield the first unit, the number of units and their slice for each block; blocks bound the workspace."""
-        for first, count in sums.blocks(self.count, bytes_per_unit):
+        for first, count in sums.iterate_blocks(self.count, bytes_per_unit):
             yield first, count, slice(first, first + count)
 
     def spread(self, values: Any) -> Any:
@@ -91,18 +91,18 @@ class Units:
 
     def partial(self, out: Any) -> Any:
         """Return an array with one row per unit, which `collect` sums into `out`; None remains None."""
-        return self.kernels.empty(self.count, out.shape[1]) if self.cut and out is not None else out
+        return self.kernels.empty(self.count, out.shape[1]) if self.has_cut_pieces and out is not None else out
 
     def collect(self, partial: Any, out: Any) -> None:
         """Sum the results of units into `out`, skipping units without triplets."""
         self._select(partial, False, partial)
-        if self.cut:
+        if self.has_cut_pieces:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
 
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
         arguments = {"values": values, **self.edges, "by_row": by_row, "width": out.shape[1], "out": out}
-        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (THREADS,), **arguments)
+        self.kernels.launch("gemnet_select", types, (ceil_divide(self.count, 4),), (THREADS,), **arguments)
 
     def launch(self, kernel: str, tile: RegisterTile, blocks: int, /, *, shared_mem: int = 0, **arguments: Any) -> None:
         """Launch a kernel with one warp per block, instantiated for the dtypes of values and indices."""
@@ -111,6 +111,6 @@ class Units:
         self.kernels.launch(kernel, types, (blocks,), (WARP,), shared_mem=shared_mem, **arguments)
 
 
-def _order(segments: Any) -> Any:
+def _member_order(segments: Any) -> Any:
     """Return the permutation that sorts members by segment, or None if they are already sorted."""
     return None if segments is None or segments.is_sorted else segments.order

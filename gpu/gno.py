@@ -35,7 +35,7 @@ from trigraph.gpu.call import Call
 from trigraph.gpu.instances import TENSOR
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.rows import align
-from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
+from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
 
 # In-degree for which lanes are chosen, the same for all graphs, so that the sum of a node depends only on its edges.
@@ -48,7 +48,7 @@ USUAL_DEGREE = 16
 def gno_kernel_fwd(call: Call) -> None:
     """Compute kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
     net, kernel = _Network(call), call.fields["kernel"]
-    for first, count in sums.blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
+    for first, count in sums.iterate_blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
         a = net.kernels.empty(count, net.hidden + 1)
         net.compute_hidden(first, count, a.shape[1], a=a)
         net.kernels.matmul(a, net.v_hat(net.params), out=kernel[first : first + count])
@@ -62,8 +62,8 @@ def gno_kernel_bwd(call: Call) -> None:
     net, grads, params = _Network(call), call.fields, call.inputs.params
     grads.clear("params")  # sums over blocks are added to this field
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
-    with net.total(net.u_hat) as of_u, net.total(net.v_hat) as of_v:
-        for first, count in sums.blocks(len(net.coords), per_edge * net.itemsize):
+    with net.total(net.u_hat) as u_total, net.total(net.v_hat) as v_total:
+        for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
             g = call.grad[first : first + count]
             s = net.kernels.empty(count, net.hidden)
             net.kernels.matmul(g, net.v(params).T, out=s)
@@ -73,8 +73,8 @@ def gno_kernel_bwd(call: Call) -> None:
             if "params" in grads:
                 a, xi = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
                 net.compute_hidden(first, count, a.shape[1], a=a, xi=xi)
-                of_u.add(product_rows(net.kernels, xi, s))
-                of_v.add(product_rows(net.kernels, a, g))
+                u_total.add(product_rows(net.kernels, xi, s))
+                v_total.add(product_rows(net.kernels, a, g))
 
 
 def gno_kernel_bwd2(call: Call) -> None:
@@ -92,8 +92,8 @@ def gno_kernel_bwd2(call: Call) -> None:
     if not second:
         grads.clear("coords")
     per_edge = 5 * hidden + net.d + 2 + hidden * net.width // ROWS
-    with net.total(net.u_hat) as of_u_hat, net.total(net.u) as of_u, net.total(net.v) as of_v:
-        for first, count in sums.blocks(len(net.coords), per_edge * net.itemsize):
+    with net.total(net.u_hat) as u_hat_total, net.total(net.u) as u_total, net.total(net.v) as v_total:
+        for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
             rows = slice(first, first + count)
             g = call.grad[rows]
             both, xi = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
@@ -103,7 +103,7 @@ def gno_kernel_bwd2(call: Call) -> None:
             if "grad_kernel" in grads:
                 net.kernels.matmul(both, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
-                of_v.add(product_rows(net.kernels, Columns(both, 0, hidden), g))
+                v_total.add(product_rows(net.kernels, Columns(both, 0, hidden), g))
             if grads.requests_any("coords", "params"):
                 s = net.kernels.empty(count, len(back))
                 net.kernels.matmul(g, back.T, out=s)
@@ -111,9 +111,9 @@ def gno_kernel_bwd2(call: Call) -> None:
                 if "coords" in grads and second:
                     net.kernels.matmul(s, down, out=grads["coords"][rows])
                 if "params" in grads and second:
-                    of_u_hat.add(product_rows(net.kernels, xi, Columns(s, hidden, hidden)))
+                    u_hat_total.add(product_rows(net.kernels, xi, Columns(s, hidden, hidden)))
                 if "params" in grads and coords_dot is not None:
-                    of_u.add(product_rows(net.kernels, coords_dot[rows], Columns(s, 0, hidden)))
+                    u_total.add(product_rows(net.kernels, coords_dot[rows], Columns(s, 0, hidden)))
 
 
 # ---- gno_aggregate ---------------------------------------------------------------------------------------------------
@@ -121,13 +121,13 @@ def gno_kernel_bwd2(call: Call) -> None:
 
 def gno_aggregate_fwd(call: Call) -> None:
     """Compute message_i = sum over e into i of K_e h_src(e); see `trigraph.gno_aggregate_fwd`."""
-    _to_destinations(call, [(call.inputs.kernel, call.inputs.features)], call.fields["message"])
+    _sum_to_destinations(call, [(call.inputs.kernel, call.inputs.features)], call.fields["message"])
 
 
 def gno_aggregate_bwd(call: Call) -> None:
     """Compute features_j = sum over e out of j of K_e^T g_dst(e) and kernel_e = sum g h^T."""
-    _to_sources(call, call.inputs.kernel)
-    _to_kernel(call, call.inputs.features)
+    _sum_to_sources(call, call.inputs.kernel)
+    _sum_to_kernel(call, call.inputs.features)
 
 
 def gno_aggregate_bwd2(call: Call) -> None:
@@ -135,9 +135,9 @@ def gno_aggregate_bwd2(call: Call) -> None:
     inputs, dots = call.inputs, call.dots
     if "grad_message" in call.fields:
         pairs = [(inputs.kernel, dots.features), (dots.kernel, inputs.features)]
-        _to_destinations(call, pairs, call.fields["grad_message"])
-    _to_sources(call, dots.kernel)
-    _to_kernel(call, dots.features)
+        _sum_to_destinations(call, pairs, call.fields["grad_message"])
+    _sum_to_sources(call, dots.kernel)
+    _sum_to_kernel(call, dots.features)
 
 
 # ---- gno_message -----------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     message, grads = _Message(call), call.fields
     net = message.net
     h, h_dot, params_dot = message.features, align(features_dot), align(params_dot)
-    moving = net.coords_dot is not None or net.params_dot is not None  # a_dot is not zero
+    has_a_dot = net.coords_dot is not None or net.params_dot is not None  # a_dot is not zero
     if "grad_message" in grads:
-        terms = [(h_dot, h if moving else None, net.params), (h, None, params_dot)]
+        terms = [(h_dot, h if has_a_dot else None, net.params), (h, None, params_dot)]
         message.sum_products(terms, grads["grad_message"])
     grads.clear("params")  # sums over blocks are added to this field
     if not grads.requests_any("features", "coords", "params"):
@@ -174,15 +174,15 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     if call.graph.num_positions == 0:
         grads.clear("features", "coords")
         return
-    passes = [_Pass(params_dot, False, h, net.params, net.coords, True)]
+    passes = [_EdgeTerms(params_dot, False, h, net.params, net.coords, True)]
     if call.second:
-        passes.append(_Pass(net.params, True if moving else None, h_dot, net.params, net.coords, True))
-    if moving:
-        passes.append(_Pass(net.params, None, h, net.params_dot, net.coords_dot, False))
-    message.differentiate(passes, (h_dot, h if moving else None))
+        passes.append(_EdgeTerms(net.params, True if has_a_dot else None, h_dot, net.params, net.coords, True))
+    if has_a_dot:
+        passes.append(_EdgeTerms(net.params, None, h, net.params_dot, net.coords_dot, False))
+    message.differentiate(passes, (h_dot, h if has_a_dot else None))
 
 
-class _Pass(NamedTuple):
+class _EdgeTerms(NamedTuple):
     """Arguments of one launch of kernel gno_grad_edges; None means zero.
 
         Q uses V^ from `params`. If `dot` is True, Q a_dot is added to the gradient of the features; if False, Q a^.
@@ -204,7 +204,7 @@ class _Message:
     def __init__(self, call: Call) -> None:
         self.call, self.graph, self.net = call, call.graph, _Network(call)
         self.kernels, self.features = call.kernels, align(call.inputs.features)
-        self.pieces = sums.by_destination(call.graph)
+        self.pieces = sums.group_by_destination(call.graph)
         self.slab_pieces = 64 // self.net.itemsize  # pieces of a block of threads
         self.tensor = call.kernels.by_tensor_cores("").endswith(TENSOR)
         # bfloat16 parts of arrays that do not change during the call. The key is the address of the array and the order
@@ -217,16 +217,16 @@ class _Message:
         if not given or self.graph.num_positions == 0:
             out.fill(0)
             return
-        overflow = sums.overflow_for(self.kernels, self.pieces, out)
+        overflow = sums.allocate_overflow(self.kernels, self.pieces, out)
         for number, (h_by_a, h_by_a_dot, params) in enumerate(given):
             arguments = {"h_by_a": h_by_a, "h_by_a_dot": h_by_a_dot, "v_hat": self.net.v_hat(params)}
             arguments |= {"add": number > 0, "out": out, "overflow": overflow}
             if self.tensor:
                 arguments |= {"v_parts": self._split_v(params, along_out=False)} | self._split_h(h_by_a, h_by_a_dot)
-            self._launch("gno_message", cover(self.pieces.num_pieces, self.slab_pieces), **arguments)
-        sums.finish(self.kernels, self.pieces, overflow, out)
+            self._launch("gno_message", ceil_divide(self.pieces.num_pieces, self.slab_pieces), **arguments)
+        sums.add_long_row_parts(self.kernels, self.pieces, overflow, out)
 
-    def differentiate(self, passes: Sequence[_Pass], h_by: tuple[Any, Any]) -> None:
+    def differentiate(self, passes: Sequence[_EdgeTerms], h_by: tuple[Any, Any]) -> None:
         """Write the requested gradients; the moments for V^ are sums of a^ h_by[0] + a_dot h_by[1]."""
         net, graph, grads, kernels, pieces = self.net, self.graph, self.call.fields, self.kernels, self.pieces
         g_pieces = sums.spread(kernels, pieces, self.call.grad)
@@ -237,8 +237,8 @@ class _Message:
             to_coords = to_coords[: graph.num_positions] if in_place else kernels.empty(graph.num_positions, net.d)
         chunk = 16 * self.slab_pieces  # pieces of a chunk of gno_grad_v
         per_piece = (net.d + 1) * net.hidden + (net.hidden + 1) * net.width // chunk
-        with net.total(net.u_hat) as of_u, net.total(net.v_hat) as of_v:
-            for first, count in sums.blocks(pieces.num_pieces, per_piece * net.itemsize):
+        with net.total(net.u_hat) as u_total, net.total(net.v_hat) as v_total:
+            for first, count in sums.iterate_blocks(pieces.num_pieces, per_piece * net.itemsize):
                 arguments = {"g": g_pieces[first : first + count], "first": first, "count": count}
                 if self.tensor:
                     arguments["g_parts"] = self._split_rows(g_pieces)[first : first + count]
@@ -246,15 +246,15 @@ class _Message:
                 written = self._grad_edges(passes, arguments, to_source, to_coords, to_params)
                 if to_params is not None:
                     if written:
-                        of_u.add(to_params)
-                    of_v.add(self._grad_v(h_by, arguments, cover(count, chunk)))
+                        u_total.add(to_params)
+                    v_total.add(self._grad_v(h_by, arguments, ceil_divide(count, chunk)))
         if to_source is not None:
-            sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
+            sums.gather(kernels, to_source, sums.group_by_source(graph), grads["features"])
         if to_coords is not None and not in_place:
-            sums.gather(kernels, to_coords, sums.by_row(graph), grads["coords"])
+            sums.gather(kernels, to_coords, sums.group_by_row(graph), grads["coords"])
 
     def _grad_edges(
-        self, passes: Sequence[_Pass], block: dict[str, Any], to_source: Any, to_coords: Any, to_params: Any
+        self, passes: Sequence[_EdgeTerms], block: dict[str, Any], to_source: Any, to_coords: Any, to_params: Any
     ) -> bool:
         """Launch gno_grad_edges for a block of pieces; return whether `to_params` was written."""
         names = ("source", "coords", "params")
@@ -279,7 +279,7 @@ class _Message:
             for name, target in zip(names, targets, strict=True):
                 arguments |= {f"to_{name}": target, f"add_{name}": added[name]}
                 added[name] |= target is not None
-            self._launch("gno_grad_edges", cover(block["count"], self.slab_pieces), **arguments)
+            self._launch("gno_grad_edges", ceil_divide(block["count"], self.slab_pieces), **arguments)
         for name, target in zip(names, (to_source, to_coords, to_params), strict=True):
             if target is not None and not added[name]:
                 target.fill(0)
@@ -289,7 +289,7 @@ class _Message:
         """Return T^T g for each chunk of pieces, with shape (chunks, H + 1, F)."""
         net = self.net
         out = self.kernels.empty(chunks, net.hidden + 1, net.width)
-        tiles = cover(net.hidden + 1, 16) * cover(net.f_in, 32)
+        tiles = ceil_divide(net.hidden + 1, 16) * ceil_divide(net.f_in, 32)
         arguments = {name: value for name, value in block.items() if name != "g_parts"}
         arguments |= {"h_by_a": h_by[0], "h_by_a_dot": h_by[1], "products": out}
         if self.tensor:
@@ -307,10 +307,10 @@ class _Message:
             return None
         if id(values) not in self._parts:
             num_rows, width = values.shape
-            groups = 8 * cover(width, 32)
+            groups = 8 * ceil_divide(width, 32)
             parts = self.kernels.xp.empty((num_rows, groups, 6), "int32")
             arguments = {"values": values, "num_rows": num_rows, "width": width, "parts": parts}
-            blocks = cover(num_rows * groups, THREADS)
+            blocks = ceil_divide(num_rows * groups, THREADS)
             self.kernels.launch("gno_split_rows_tensor", (), (blocks,), (THREADS,), **arguments)
             self._parts[id(values)] = values, parts
         return self._parts[id(values)][1]
@@ -321,7 +321,7 @@ class _Message:
         if key not in self._parts:
             f_out = net.width // net.f_in
             depth, cols = (f_out, net.f_in) if along_out else (net.f_in, f_out)
-            tiles = (net.hidden + 1) * cover(depth, 16) * cover(cols, 16)
+            tiles = (net.hidden + 1) * ceil_divide(depth, 16) * ceil_divide(cols, 16)
             parts = self.kernels.xp.empty((tiles, 3, 32, 4), "int32")
             arguments = {"v": net.v_hat(params), "num_k": net.hidden + 1, "depth": depth, "cols": cols}
             arguments |= {"depth_stride": 1 if along_out else f_out, "col_stride": f_out if along_out else 1}
@@ -342,7 +342,7 @@ class _Message:
 # ---- the kernel network ----------------------------------------------------------------------------------------------
 
 
-class _Arrays(NamedTuple):
+class _NetworkArgument(NamedTuple):
     """The kernel argument ``network`` (``Network`` in kernels/gno.cu)."""
 
     coords: Any
@@ -363,7 +363,9 @@ class _Network:
         self.d, self.hidden, self.f_in = (call.sizes[name] for name in ("d", "hidden", "f_in"))
         self.width = self.f_in * call.sizes["f_out"]
         self.itemsize = self.params.itemsize
-        self.argument = _Arrays(self.coords, self.params, self.coords_dot, self.params_dot, self.d, self.hidden)
+        self.argument = _NetworkArgument(
+            self.coords, self.params, self.coords_dot, self.params_dot, self.d, self.hidden
+        )
 
     def u_hat(self, params: Any) -> Any:
         """Return the rows of U and the row b_u, with shape (d + 1, H)."""
@@ -381,9 +383,9 @@ class _Network:
         """Return V without b_v, with shape (H, F)."""
         return self.v_hat(params)[:-1]
 
-    def total(self, part: Callable[[Any], Any], outer: int = 1) -> Total:
+    def total(self, select_part: Callable[[Any], Any], outer: int = 1) -> Total:
         """Return the `Total` for a part of the gradient of the parameters, without a target if it is not requested."""
-        return Total(self.kernels, part(self.fields["params"]) if "params" in self.fields else None, outer)
+        return Total(self.kernels, select_part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
         """Stack two matrices vertically."""
@@ -396,7 +398,7 @@ class _Network:
         self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None
     ) -> None:
         """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` elements apart."""
-        grid = (cover(count * (max(self.d, self.hidden) + 1), THREADS),)
+        grid = (ceil_divide(count * (max(self.d, self.hidden) + 1), THREADS),)
         arguments: dict[str, Any] = {"network": self.argument, "first": first, "count": count, "stride": stride}
         arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
         self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (THREADS,), **arguments)
@@ -405,7 +407,7 @@ class _Network:
         """Set s (count, copies * H) to zero where the hidden layer is inactive."""
         arguments = {"network": self.argument, "first": first, "count": count, "copies": copies, "s": s}
         self.kernels.launch(
-            "gno_select", (self.params.dtype,), (cover(count * self.hidden, THREADS),), (THREADS,), **arguments
+            "gno_select", (self.params.dtype,), (ceil_divide(count * self.hidden, THREADS),), (THREADS,), **arguments
         )
 
 
@@ -423,23 +425,23 @@ class _Axes(NamedTuple):
     x_bits: int
 
 
-def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
+def _sum_to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
     """Write out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); skip pairs with None."""
     f_in, f_out = call.sizes["f_in"], call.sizes["f_out"]
-    y_bits = min(bits(f_out), 5)
-    axes = _Axes(f_out, f_in, 1, f_out, y_bits, min(bits(f_in), 7 - y_bits))
-    _contract(call, pairs, sums.by_destination(call.graph), call.graph.indices, axes, out)
+    y_bits = min(ceil_log2(f_out), 5)
+    axes = _Axes(f_out, f_in, 1, f_out, y_bits, min(ceil_log2(f_in), 7 - y_bits))
+    _contract(call, pairs, sums.group_by_destination(call.graph), call.graph.indices, axes, out)
 
 
-def _to_sources(call: Call, kernel: Any) -> None:
+def _sum_to_sources(call: Call, kernel: Any) -> None:
     """Write features_j = sum over e out of j of K_e^T g_dst(e), if requested; zero if the kernel is None."""
     if "features" not in call.fields:
         return
     graph, f_in, f_out = call.graph, call.sizes["f_in"], call.sizes["f_out"]
-    x_bits = min(bits(f_out), 5)
-    axes = _Axes(f_in, f_out, f_out, 1, min(bits(cover(f_in, 4)), 7 - x_bits), x_bits)
+    x_bits = min(ceil_log2(f_out), 5)
+    axes = _Axes(f_in, f_out, f_out, 1, min(ceil_log2(ceil_divide(f_in, 4)), 7 - x_bits), x_bits)
     others = graph.prepare().destinations
-    _contract(call, [(kernel, call.grad)], sums.by_source(graph), others, axes, call.fields["features"])
+    _contract(call, [(kernel, call.grad)], sums.group_by_source(graph), others, axes, call.fields["features"])
 
 
 def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: Any, axes: _Axes, out: Any) -> None:
@@ -450,8 +452,8 @@ def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: 
         return
     (kernel, values), (kernel_2, values_2) = [*given, (None, None)][:2]
     lane_bits = axes.y_bits + axes.x_bits
-    e_bits = min(bits(USUAL_DEGREE), 7 - lane_bits)
-    grid = (cover(rows.num_pieces, THREADS >> (lane_bits + e_bits)) * cover(axes.num_y, 4 << axes.y_bits),)
+    e_bits = min(ceil_log2(USUAL_DEGREE), 7 - lane_bits)
+    grid = (ceil_divide(rows.num_pieces, THREADS >> (lane_bits + e_bits)) * ceil_divide(axes.num_y, 4 << axes.y_bits),)
     sums.sum_positions(
         call.kernels,
         "gno_contract",
@@ -471,7 +473,7 @@ def _contract(call: Call, pairs: Sequence[tuple[Any, Any]], rows: Rows, others: 
     )
 
 
-def _to_kernel(call: Call, features: Any) -> None:
+def _sum_to_kernel(call: Call, features: Any) -> None:
     """Write kernel_r = sum over positions with edge row r of g_dst h_src^T, if requested; zero without features."""
     graph, out = call.graph, call.fields["kernel"]
     if out is None:
@@ -479,9 +481,9 @@ def _to_kernel(call: Call, features: Any) -> None:
     if features is None or graph.num_positions == 0:
         out.fill(0)
         return
-    rows, f_in, f_out = sums.by_row(graph), call.sizes["f_in"], call.sizes["f_out"]
-    lane_bits = min(bits(cover(f_in * f_out, 4)), 7)
-    grid = (cover(rows.num_pieces, THREADS >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
+    rows, f_in, f_out = sums.group_by_row(graph), call.sizes["f_in"], call.sizes["f_out"]
+    lane_bits = min(ceil_log2(ceil_divide(f_in * f_out, 4)), 7)
+    grid = (ceil_divide(rows.num_pieces, THREADS >> lane_bits) * ceil_divide(f_in * f_out, 4 << lane_bits),)
     sums.sum_positions(
         call.kernels,
         "gno_outer",

@@ -50,7 +50,7 @@ def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
 #: The environment variable that selects tensor cores for float32 kernels: 1, or 0 (the default).
 TENSOR_VARIABLE = "TRIGRAPH_TENSOR_CORES"
 #: Suffix of tensor-core kernels. The kernels without it have the same parameters, and are used for other dtypes.
-TENSOR = "_tensor"
+TENSOR_SUFFIX = "_tensor"
 
 
 def uses_tensor_cores() -> bool:
@@ -65,7 +65,7 @@ def uses_tensor_cores() -> bool:
 
 
 @contextmanager
-def switching_tensor_cores(on: bool) -> Iterator[None]:
+def set_tensor_cores(on: bool) -> Iterator[None]:
     """Return a context that switches tensor cores on or off in the whole process, for verification."""
     before = os.environ.get(TENSOR_VARIABLE)
     os.environ[TENSOR_VARIABLE] = str(int(on))
@@ -78,28 +78,28 @@ def switching_tensor_cores(on: bool) -> Iterator[None]:
             os.environ[TENSOR_VARIABLE] = before
 
 
-def may_run(name: str) -> bool:
+def is_enabled(name: str) -> bool:
     """Return whether calls may launch an instance; tensor-core instances are launched only if tensor cores are on."""
-    return uses_tensor_cores() or not name.partition("<")[0].endswith(TENSOR)
+    return uses_tensor_cores() or not name.partition("<")[0].endswith(TENSOR_SUFFIX)
 
 
 #: Kernels that take seconds to compile, the slowest first.
 SLOW = ("dimenet_out_edges", "dimenet_in_edges")
 
 
-def slowness(name: str) -> int:
+def compilation_order(name: str) -> int:
     """Return a sort key that puts instances that compile slowly first."""
     kernel = name.partition("<")[0]
     return SLOW.index(kernel) if kernel in SLOW else len(SLOW)
 
 
-def together(family: str, name: str) -> list[str]:
+def list_related_instances(family: str, name: str) -> list[str]:
     """Return the other instances that calls with the same types and degrees launch, slowest to compile first."""
     types, degrees = parse_template_arguments(name)
     arguments = {
-        other: parse_template_arguments(other) for other in INSTANCES[family] if other != name and may_run(other)
+        other: parse_template_arguments(other) for other in INSTANCES[family] if other != name and is_enabled(other)
     }
-    return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=slowness)
+    return sorted((n for n, (t, d) in arguments.items() if t <= types and d in ("", degrees)), key=compilation_order)
 
 
 #: Instances of the kernels in kernels/sums.cuh, which every family may include.
@@ -116,7 +116,7 @@ PRODUCTS = (
     *expand("product_rows", FLOATS),
     *(
         name
-        for end in ("", TENSOR)
+        for end in ("", TENSOR_SUFFIX)
         for name in (
             *expand(f"multiply{end}", FLOATS if end == "" else ("float",), ("16", "32", "64")),
             # Rows and columns of a tile (`TILES` in products.py).

@@ -42,7 +42,7 @@ Extents = Sequence[int]
 
 ORDERS = ("forward", "reverse", "random")
 
-AHEAD = True  # whether the first launch starts compiling all kernels that the call needs
+COMPILE_AHEAD = True  # whether the first launch starts compiling all kernels that the call needs
 
 _NULL = np.uintp(0)  # every version of CuPy passes this as a null pointer
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory per block without an opt-in
@@ -134,12 +134,12 @@ def instance_name(kernel: str, types: Types) -> str:
     return instance(kernel, tuple(map(_template_argument, types)))
 
 
-def _template_argument(kind: Any) -> str:
-    if isinstance(kind, bool):
-        return str(kind).lower()
-    if isinstance(kind, int):
-        return str(kind)
-    name = np.dtype(kind).name
+def _template_argument(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    name = np.dtype(value).name
     if name not in C_TYPES:
         raise TypeError(f"kernels are instantiated for {', '.join(C_TYPES)}, not for {name}")
     return C_TYPES[name]
@@ -152,7 +152,7 @@ class _Argument(ctypes.Structure):
     _fields_ = (("bits", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64))
 
 
-def _instance(instances: Mapping[str, Any], family: str, name: str) -> Any:
+def _look_up_instance(instances: Mapping[str, Any], family: str, name: str) -> Any:
     """Return the entry of an instance. Raises ValueError for an unknown name."""
     if name not in instances:
         raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
@@ -167,7 +167,7 @@ class _Parameter(NamedTuple):
     is_const: bool
 
 
-def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
+def _parse_parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
     """Parse types and names of parameters, such as ``"const float*,{int,double}"`` and ``"coords,sizes.n,sizes.x"``."""
     types = re.sub("[{}]", "", signature).split(",") if signature else []
     return tuple(
@@ -186,7 +186,7 @@ class Layout:
     """The parameters of a kernel instance, accepted by name and passed in order."""
 
     def __init__(self, kernel: str, signature: str, names: str) -> None:
-        self.kernel, self.flat = kernel, _parameters(signature, names)
+        self.kernel, self.flat = kernel, _parse_parameters(signature, names)
         # For each parameter, the names of its members in order; empty unless it is a struct.
         self._members: dict[str, tuple[str, ...]] = {}
         for parameter in self.flat:
@@ -210,13 +210,13 @@ class Layout:
             elif getattr(value, "_fields", None) == members:
                 values.extend(value)
             else:
-                text = f"must be a NamedTuple of {', '.join(members)}, got {_c_type(value)}"
+                text = f"must be a NamedTuple of {', '.join(members)}, got {_describe_type(value)}"
                 raise TypeError(f"{self.kernel}: argument {name} {text}")
         pairs = zip(self._integers, values, strict=True)
         return [value if kind is None or type(value) not in (int, bool) else kind(value) for kind, value in pairs]
 
 
-def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
+def _find_structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
     """Return the argument range and dtype of each struct, starting with the last."""
     structs, first = [], 0
     for parameter in re.findall(r"\{.*?\}|[^,]+", signature):
@@ -228,12 +228,12 @@ def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
     return structs[::-1]
 
 
-def _struct(dtype: np.dtype[Any], members: Sequence[Any]) -> Any:
+def _pack_struct(dtype: np.dtype[Any], members: Sequence[Any]) -> Any:
     """Pack the members of a struct (arrays as addresses) into a 0-d array, which CuPy passes by value."""
     return np.array(tuple(getattr(member.data, "ptr", member) for member in members), dtype)
 
 
-def _open(path: Path) -> ctypes.CDLL:
+def _load_library(path: Path) -> ctypes.CDLL:
     """Load a library. Raises MemoryError if the dynamic linker fails to allocate memory."""
     try:
         return ctypes.CDLL(str(path))
@@ -243,7 +243,7 @@ def _open(path: Path) -> ctypes.CDLL:
         raise MemoryError(f"the system refused the {path.stat().st_size} bytes of a library: {error}") from error
 
 
-def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
+def list_kernel_parameters(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
     """Return the comma-separated types and names of the parameters of each instance in a library of ``gpu/host``."""
     texts = [getattr(library, f"cuda_host_kernel_{what}") for what in ("name", "signature", "parameters")]
     for text in texts:
@@ -257,22 +257,22 @@ class HostLibrary:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._library = _open(self.path)
+        self._library = _load_library(self.path)
         self._library.cuda_host_family.restype = ctypes.c_char_p
         self.family: str = self._library.cuda_host_family().decode()
-        described = describe(self._library).items()
+        described = list_kernel_parameters(self._library).items()
         self._kernels = {name: (i, Layout(name, *texts)) for i, (name, texts) in enumerate(described)}
 
     def layout(self, name: str) -> Layout:
         """Return the parameters of the kernel instance called `name`."""
-        layout: Layout = _instance(self._kernels, self.family, name)[1]
+        layout: Layout = _look_up_instance(self._kernels, self.family, name)[1]
         return layout
 
     def launch(
         self, name: str, grid: Extents, block: Extents, values: Sequence[Any], shared_mem: int, order: str, seed: int
     ) -> None:
         """Run the kernel instance called `name` with values from `Layout.order_arguments`; see `Runtime.launch`."""
-        number, layout = _instance(self._kernels, self.family, name)
+        number, layout = _look_up_instance(self._kernels, self.family, name)
         _check_arguments(layout, values, np.ndarray)
         pairs = zip(layout.flat, values, strict=True)
         packed = (_Argument * len(values))(*(_pack(name, parameter, value) for parameter, value in pairs))
@@ -291,10 +291,10 @@ class HostLibrary:
         status = _HOST_LOCK.hold(lambda: self._library.cuda_host_launch(*arguments))
         if status == 0:
             return
-        text = f"{name}: {self._with_lines(message.value.decode(errors='replace'))}"
+        text = f"{name}: {self._insert_source_lines(message.value.decode(errors='replace'))}"
         raise _ERRORS[status](text)
 
-    def _with_lines(self, message: str) -> str:
+    def _insert_source_lines(self, message: str) -> str:
         """Replace code addresses (``{0x1234}``) in a message of the race build by source lines."""
 
         def line(match: re.Match[str]) -> str:
@@ -317,7 +317,9 @@ def _check_arguments(layout: Layout, values: Sequence[Any], array: type[Any]) ->
         expected, form = (array, "array") if parameter.is_pointer else (np.generic, "scalar")
         what = f"{layout.kernel}: argument {parameter.name}"
         if not isinstance(value, expected) or value.dtype != parameter.dtype:
-            raise TypeError(f"{what} must be a {parameter.dtype} {form} for {parameter.c_type}, got {_c_type(value)}")
+            raise TypeError(
+                f"{what} must be a {parameter.dtype} {form} for {parameter.c_type}, got {_describe_type(value)}"
+            )
         if parameter.is_pointer and not value.flags.c_contiguous:
             raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
 
@@ -336,14 +338,14 @@ def _pack(kernel: str, parameter: _Parameter, value: Any) -> _Argument:
     return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
 
 
-def _c_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if isinstance(value, np.generic):
         return f"a {value.dtype} scalar"
     name = f"{type(value).__module__.partition('.')[0]}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"a {name} of {value.dtype}" if hasattr(value, "dtype") else f"a {name}"
 
 
-def installed(family: str) -> str:
+def find_installed_library(family: str) -> str:
     """Return the path of the CPU library of a family. Raises ImportError if this build does not contain it."""
     module = f"trigraph.gpu._host_{family}"
     spec = importlib.util.find_spec(module)
@@ -367,7 +369,7 @@ class HostRuntime(Runtime):
     def library(self, family: str) -> HostLibrary:
         """Return the library of a kernel family: the installed one unless it has been replaced."""
         if family not in self.libraries:
-            self.libraries[family] = HostLibrary(installed(family))
+            self.libraries[family] = HostLibrary(find_installed_library(family))
         return self.libraries[family]
 
     def _launch(
@@ -450,10 +452,10 @@ class DeviceRuntime(Runtime):
         the check takes as long as a launch; the host runtime, which runs the same Python code, checks every launch.
         """
         key = (self.xp.cuda.runtime.getDevice(), family, kernel, *types)
-        kept = self._functions.get(key)
-        if kept is None:
+        entry = self._functions.get(key)
+        if entry is None:
             name = instance_name(kernel, types)
-            described = _instance(_read_build_parameters()[family], family, name)
+            described = _look_up_instance(_read_build_parameters()[family], family, name)
             layout = Layout(name, *described)
             args = layout.order_arguments(arguments)
             _check_arguments(layout, args, self.xp.ndarray)
@@ -462,19 +464,19 @@ class DeviceRuntime(Runtime):
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
                     raise ValueError(f"{name}: argument {parameter.name} {text}")
             function = _DEVICE_LOCK.hold(lambda: self.compiled(family, name))
-            kept = self._functions[key] = function, layout, _structs(described[0])
-        function, layout, structs = kept
+            entry = self._functions[key] = function, layout, _find_structs(described[0])
+        function, layout, structs = entry
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
         # CuPy does not convert None to a null pointer.
         values = [_NULL if value is None else value for value in layout.order_arguments(arguments)]
         for first, end, dtype in structs:
-            values[first:end] = [_struct(dtype, values[first:end])]
+            values[first:end] = [_pack_struct(dtype, values[first:end])]
         function(tuple(grid), tuple(block), tuple(values), shared_mem=shared_mem)
 
     def compiled(self, family: str, name: str) -> Any:
         """Return the compiled instance for the current device, and start compiling related instances."""
-        if AHEAD and self.cache.find(family, name) is None:
+        if COMPILE_AHEAD and self.cache.find(family, name) is None:
             self.cache.begin(family, name)
         path = self.cache.compiled(family, name)
         return self.xp.RawModule(path=str(path)).get_function(read_function_name(path))
@@ -484,11 +486,11 @@ _device: DeviceRuntime | None = None  # one per process, because it depends only
 
 
 def _device_runtime() -> DeviceRuntime:
-    def make() -> DeviceRuntime:
+    def create_runtime() -> DeviceRuntime:
         global _device
         if _device is None:
             _device = DeviceRuntime()
         return _device
 
-    runtime: DeviceRuntime = _DEVICE_LOCK.hold(make)
+    runtime: DeviceRuntime = _DEVICE_LOCK.hold(create_runtime)
     return runtime

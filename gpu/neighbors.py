@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.gpu.sums import Kernels, cover
-from trigraph.graphs.neighbors import MOST_CUTOFFS, find_cell_limit
+from trigraph.gpu.sums import Kernels, ceil_divide
+from trigraph.graphs.neighbors import MAX_CUTOFFS, find_cell_limit
 from trigraph.table.constants import NEIGHBOR_LANES, THREADS
 
 _FAMILY = "dimenet"  # the kernel family of the potentials
@@ -33,9 +33,9 @@ def bin_atoms(
         offsets=offsets, members=members, cutoff=np.float64(cutoff), frames=frames,
     )  # fmt: skip
     # Half of the limit of the CPU search along nonperiodic directions, because that search uses different axes.
-    limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MOST_CUTOFFS / 2)
+    limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MAX_CUTOFFS / 2)
     kernels.launch(
-        "neighbor_bins", types, (cover(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,
+        "neighbor_bins", types, (ceil_divide(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,
         frames=frames, num_atoms=len(pos), num_structures=len(periodic), most_cells=limits[0], most_length=limits[1],
         bins=bins, crossed=crossed, refused=refused,
     )  # fmt: skip
@@ -63,7 +63,10 @@ def find_pairs(
     order, starts = bins
     kernels, writes = Kernels(_FAMILY, pos), ends is not None
     kernels.launch(
-        "neighbor_pairs", (pos.dtype, offsets.dtype, writes), (cover(len(pos) * NEIGHBOR_LANES, THREADS),), (THREADS,),
+        "neighbor_pairs",
+        (pos.dtype, offsets.dtype, writes),
+        (ceil_divide(len(pos) * NEIGHBOR_LANES, THREADS),),
+        (THREADS,),
         pos=pos, batch=batch, offsets=offsets, frames=frames, bins=own, crossed=crossed, order=order, starts=starts,
         num_atoms=len(pos), num_structures=len(frames), cutoff=np.float64(cutoff), most=most, ends=ends,
         fits=fits, counts=counts, edges=edges, most_edges=edges.shape[1] if writes else 0,
@@ -75,7 +78,7 @@ def link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any)
     kernels = Kernels(_FAMILY, pos)
     most, num_atoms = edges.shape[1], len(row_offsets) - 1
     ordered = kernels.xp.empty(edges.shape, edges.dtype)
-    grid, block = (cover(most, THREADS),), (THREADS,)
+    grid, block = (ceil_divide(most, THREADS),), (THREADS,)
     sizes = {"row_offsets": row_offsets, "num_atoms": num_atoms, "most_edges": most}
     kernels.launch("neighbor_order", (), grid, block, edges=edges, sorted=ordered, **sizes)
     types = kernels.dtype, arrays[0].dtype

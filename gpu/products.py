@@ -5,7 +5,7 @@ A library would add the terms of all rows in one chain; these kernels limit chai
 
 from typing import Any, NamedTuple
 
-from trigraph.gpu.sums import ROWS, Kernels, bits, cover
+from trigraph.gpu.sums import ROWS, Kernels, ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
 
 
@@ -18,8 +18,8 @@ class Tile(NamedTuple):
     @classmethod
     def for_product(cls, rows: int, cols: int) -> "Tile":
         """Return the lanes for a product with `rows` rows and `cols` columns, with at most 16 slices per warp."""
-        col_bits = min(bits(cover(cols, 2)), 4)
-        return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
+        col_bits = min(ceil_log2(ceil_divide(cols, 2)), 4)
+        return cls(max(min(ceil_log2(ceil_divide(rows, 4)), 3), 1 - col_bits), col_bits)
 
     @property
     def threads(self) -> int:
@@ -28,7 +28,7 @@ class Tile(NamedTuple):
 
     def tiles(self, rows: int, cols: int) -> int:
         """Return the number of tiles that cover a matrix."""
-        return cover(rows, 4 << self.row_bits) * cover(cols, 2 << self.col_bits)
+        return ceil_divide(rows, 4 << self.row_bits) * ceil_divide(cols, 2 << self.col_bits)
 
 
 class Columns(NamedTuple):
@@ -47,7 +47,7 @@ def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
     """Return left^T right for chunks of ROWS rows, with shape (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
-    out = kernels.xp.empty((cover(num_rows, ROWS), left.width, right.width), left.matrix.dtype)
+    out = kernels.xp.empty((ceil_divide(num_rows, ROWS), left.width, right.width), left.matrix.dtype)
     arguments = {
         "left": left.matrix,
         "left_stride": left.matrix.shape[1],
@@ -63,9 +63,9 @@ def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
     }
     if out.dtype == "float32" and left.width > 16 and right.width > 32:
         rows, cols = next((TILES[width] for width in TILES if left.width <= width), TILES[128])
-        blocks = len(out) * cover(left.width, rows) * cover(right.width, cols)
+        blocks = len(out) * ceil_divide(left.width, rows) * ceil_divide(right.width, cols)
         kernels.launch(
-            kernels.by_tensor_cores("product_tiles"), (out.dtype, rows, cols), (blocks,), (THREADS,), **arguments
+            kernels.name_tensor_variant("product_tiles"), (out.dtype, rows, cols), (blocks,), (THREADS,), **arguments
         )
     else:
         tile = Tile.for_product(left.width, right.width)

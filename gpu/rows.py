@@ -4,17 +4,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.sums import bits, cover
+from trigraph.gpu.sums import ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
 
 WARP_BITS = 5
 POSITION_BITS = 3
-ACCESS = 16  # bytes that a lane reads at a time if address and row size are multiples of 16
+ACCESS_BYTES = 16  # bytes that a lane reads at a time if address and row size are multiples of 16
 
 
 def is_wide(width: int, dtype: Any) -> bool:
     """Return whether lanes read ACCESS bytes at a time; like the order of sums, this depends only on the row size."""
-    return bool(width * dtype.itemsize % ACCESS == 0)
+    return bool(width * dtype.itemsize % ACCESS_BYTES == 0)
 
 
 def align(array: Any) -> Any:
@@ -25,7 +25,7 @@ def align(array: Any) -> Any:
 def is_aligned(array: Any) -> bool:
     """Return whether the array's address is a multiple of ACCESS."""
     address = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    return bool(address % ACCESS == 0)
+    return bool(address % ACCESS_BYTES == 0)
 
 
 class Lanes(NamedTuple):
@@ -40,7 +40,7 @@ class Lanes(NamedTuple):
 
         Lanes, and thus the order of sums, do not depend on the graph; 8 lanes along positions suit degrees of 8 to 100.
         """
-        column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
+        column_bits = min(ceil_log2(ceil_divide(max(width, 1), elements)), WARP_BITS)
         return cls(column_bits, min(position_bits, WARP_BITS - column_bits))
 
     @property
@@ -50,7 +50,7 @@ class Lanes(NamedTuple):
 
     def grid(self, pieces: int, width: int, elements: int) -> tuple[int]:
         """Return the grid for all tiles of columns of all pieces."""
-        return (cover(pieces, self.groups) * cover(width, elements << self.column_bits),)
+        return (ceil_divide(pieces, self.groups) * ceil_divide(width, elements << self.column_bits),)
 
 
 class HeadLanes(NamedTuple):
@@ -63,8 +63,8 @@ class HeadLanes(NamedTuple):
     @classmethod
     def for_heads(cls, num_heads: int, dim_head: int, elements: int) -> "HeadLanes":
         """Return lanes, at most a warp, which do not depend on the graph (see `Lanes.for_width`)."""
-        column_bits = min(bits(cover(max(dim_head, 1), elements)), WARP_BITS)
-        head_bits = min(bits(num_heads), WARP_BITS - column_bits)
+        column_bits = min(ceil_log2(ceil_divide(max(dim_head, 1), elements)), WARP_BITS)
+        head_bits = min(ceil_log2(num_heads), WARP_BITS - column_bits)
         return cls(column_bits, head_bits, min(POSITION_BITS, WARP_BITS - column_bits - head_bits))
 
     @property

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trigraph.gpu.sums import Kernels, cover
+from trigraph.gpu.sums import Kernels, ceil_divide
 from trigraph.table.constants import THREADS
 
 
@@ -14,5 +14,5 @@ def fill_silu_derivatives(order: int, *arrays: Any) -> None:
     arguments = dict(zip(names, arrays, strict=True))
     x = arguments["x"]
     kernels = Kernels("dimenet", x)  # family of the potentials that use SiLU
-    grid = (cover(x.size, THREADS),)
+    grid = (ceil_divide(x.size, THREADS),)
     kernels.launch(f"silu_bwd{order}", (kernels.dtype,), grid, (THREADS,), **arguments, size=x.size)

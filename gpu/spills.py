@@ -16,29 +16,29 @@ KERNELS = Path(__file__).resolve().parent / "kernels"
 # The compiler options of the launcher, and an option that CuPy adds.
 OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
 
-_FEW = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
-_OLD = "by NVRTC 13.0 alone: 13.5 needs none"
+_FEW_REGISTERS = "a few numbers: the registers that the blocks of a multiprocessor leave to a thread just do not fit"
+_OLD_COMPILER = "by NVRTC 13.0 alone: 13.5 needs none"
 SPILLS = {
-    "dimenet_out_edges<float, int, 0, 7>": _FEW,
-    "dimenet_out_edges<float, int, 1, 7>": _FEW,
-    "dimenet_out_edges<float, long long, 0, 7>": _FEW,
-    "dimenet_out_edges<float, long long, 1, 7>": _FEW,
-    "dimenet_in_edges<float, long long, false, 7>": _FEW,
+    "dimenet_out_edges<float, int, 0, 7>": _FEW_REGISTERS,
+    "dimenet_out_edges<float, int, 1, 7>": _FEW_REGISTERS,
+    "dimenet_out_edges<float, long long, 0, 7>": _FEW_REGISTERS,
+    "dimenet_out_edges<float, long long, 1, 7>": _FEW_REGISTERS,
+    "dimenet_in_edges<float, long long, false, 7>": _FEW_REGISTERS,
     "dimenet_in_edges<float, int, false, 8>": "in the instance for any number of degrees, on the oldest architectures",
     "dimenet_in_edges<float, long long, false, 8>": "as with int indices",
-    "dimenet_in_edges<float, int, false, 7>": _OLD,
-    "dimenet_in_edges<double, long long, true, 8>": _OLD,
-    "dimenet_radial_edges<float, true>": _OLD,
-    "gno_grad_edges<float, int>": _FEW,
-    "gno_grad_edges<float, long long>": _FEW,
-    "gno_grad_v<double, long long>": _FEW,
+    "dimenet_in_edges<float, int, false, 7>": _OLD_COMPILER,
+    "dimenet_in_edges<double, long long, true, 8>": _OLD_COMPILER,
+    "dimenet_radial_edges<float, true>": _OLD_COMPILER,
+    "gno_grad_edges<float, int>": _FEW_REGISTERS,
+    "gno_grad_edges<float, long long>": _FEW_REGISTERS,
+    "gno_grad_v<double, long long>": _FEW_REGISTERS,
 }
 """Instances that may spill, with reasons."""
 
-MOST_SPILLED = 150  # bytes that an instance in SPILLS may spill
+MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
 
 # Kernels that use a stack: sine and cosine reduce large angles with an array in local memory.
-STACK = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
+STACK_KERNELS = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
 
 
 class Usage(NamedTuple):
@@ -50,7 +50,7 @@ class Usage(NamedTuple):
 
 def may_use_local_memory(instance: str) -> bool:
     """Return whether an instance may spill registers or use a stack."""
-    return instance in SPILLS or instance.split("<")[0] in STACK
+    return instance in SPILLS or instance.split("<")[0] in STACK_KERNELS
 
 
 def find_unexpected(usages: dict[str, Usage]) -> list[str]:
@@ -58,7 +58,7 @@ def find_unexpected(usages: dict[str, Usage]) -> list[str]:
     return [
         f"{name} has {usage}"
         for name, usage in usages.items()
-        if usage.spills > (MOST_SPILLED if name in SPILLS else 0) or (usage.stack and not may_use_local_memory(name))
+        if usage.spills > (MAX_SPILL_BYTES if name in SPILLS else 0) or (usage.stack and not may_use_local_memory(name))
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from trigraph.gpu.instances import TENSOR, uses_tensor_cores
+from trigraph.gpu.instances import TENSOR_SUFFIX, uses_tensor_cores
 from trigraph.gpu.launcher import Extents, Types, runtime
 from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
@@ -20,7 +20,7 @@ WORKSPACE = 1 << 30
 # Possible numbers of columns of a block in kernels/matrices.cuh.
 MATRIX_COLUMNS = (16, 32, 64)
 MAX_BLOCKS = 256  # maximum number of blocks; for more rows, blocks are larger
-MOST_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
+MAX_LAUNCH_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
 MAX_LEVELS = 16  # levels of the tree of block sums
 
 
@@ -42,9 +42,9 @@ class Kernels:
         """Launch a kernel of the family with these named arguments; see `Runtime.launch`."""
         self.runtime.launch(self.family, kernel, types, grid, block, shared_mem=shared_mem, **arguments)
 
-    def by_tensor_cores(self, kernel: str) -> str:
+    def name_tensor_variant(self, kernel: str) -> str:
         """Return the name of the tensor-core version of `kernel` if float32 kernels use tensor cores, else `kernel`."""
-        return kernel + TENSOR if self.dtype == "float32" and uses_tensor_cores() else kernel
+        return kernel + TENSOR_SUFFIX if self.dtype == "float32" and uses_tensor_cores() else kernel
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
         """Return left @ right, optionally written or added to `out`; a `right` that is not C-contiguous is copied.
@@ -57,9 +57,9 @@ class Kernels:
             out = self.xp.empty((len(left), width), left.dtype)
         columns = next((c for c in MATRIX_COLUMNS if width <= c), MATRIX_COLUMNS[-1])
         self.launch(
-            self.by_tensor_cores("multiply"),
+            self.name_tensor_variant("multiply"),
             (left.dtype, columns),
-            (cover(len(left), MATRIX_ROWS * 4 // left.itemsize) * cover(width, columns),),
+            (ceil_divide(len(left), MATRIX_ROWS * 4 // left.itemsize) * ceil_divide(width, columns),),
             (THREADS,),
             left=left,
             right=right if right.flags.c_contiguous else self.xp.ascontiguousarray(right),
@@ -72,12 +72,12 @@ class Kernels:
         return out
 
 
-def cover(count: int, size: int) -> int:
+def ceil_divide(count: int, size: int) -> int:
     """Return the number of blocks of `size` elements that cover `count` elements."""
     return -(-count // size)
 
 
-def bits(number: int) -> int:
+def ceil_log2(number: int) -> int:
     """Return the exponent of the smallest power of two >= `number` >= 1."""
     return (number - 1).bit_length()
 
@@ -96,9 +96,9 @@ def small_blocks() -> Iterator[None]:
         WORKSPACE = before
 
 
-def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
+def iterate_blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     """Yield the first row and the number of rows of each block; all numbers but the last are multiples of ROWS."""
-    step = cover(max(WORKSPACE // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
+    step = ceil_divide(max(WORKSPACE // bytes_per_row, ceil_divide(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
         yield first, min(step, count - first)
 
@@ -130,14 +130,14 @@ class Total:
         if len(values) == 0:
             return
         if self._waiting is not None:
-            self._complete()
+            self._merge_waiting()
         while len(values) > ROWS:
-            sums = self._kernels.xp.empty((cover(len(values), ROWS), self._total.size), self._total.dtype)
+            sums = self._kernels.xp.empty((ceil_divide(len(values), ROWS), self._total.size), self._total.dtype)
             self._sum(values, sums, 1, None, 0, False)
             values = sums
         self._waiting = values
 
-    def _complete(self) -> None:
+    def _merge_waiting(self) -> None:
         """Add the waiting part to the sums that it completes."""
         if self._sums is None:
             self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
@@ -148,12 +148,12 @@ class Total:
 
     def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:
         width = self._total.size
-        for first in range(0, len(values), MOST_ROWS):  # a single iteration unless there are millions of rows
-            part = values[first : first + MOST_ROWS]
+        for first in range(0, len(values), MAX_LAUNCH_ROWS):  # a single iteration unless there are millions of rows
+            part = values[first : first + MAX_LAUNCH_ROWS]
             self._kernels.launch(
                 "sum_rows",
                 (out.dtype,),
-                (cover(width, 32), cover(len(part), ROWS)),
+                (ceil_divide(width, 32), ceil_divide(len(part), ROWS)),
                 (32, 8),
                 values=part,
                 num_rows=len(part),
@@ -169,10 +169,10 @@ class Total:
     def __enter__(self) -> "Total":
         return self
 
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None and self._waiting is not None:
+    def __exit__(self, error_type: Any, *_: object) -> None:
+        if error_type is None and self._waiting is not None:
             self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), not self._fresh)
-        elif kind is None and self._fresh:
+        elif error_type is None and self._fresh:
             self._total.fill(0)
 
 
@@ -218,22 +218,22 @@ class Rows(NamedTuple):
         """Return the grid (a block for each long row and 32 columns), and the kernel arguments for ``LongRow``."""
         assert self.long is not None
         count = self.long.rows.shape[1]
-        return (count * cover(width, 32),), {"long_rows": self.long.rows, "num_long": count}
+        return (count * ceil_divide(width, 32),), {"long_rows": self.long.rows, "num_long": count}
 
 
-def by_destination(graph: Any) -> Rows:
+def group_by_destination(graph: Any) -> Rows:
     """Return the positions of a `CSC` grouped by destination."""
     long = graph.long_rows("offsets") if graph.max_in_degree > PART_SIZE else None
     return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 
-def by_source(graph: Any) -> Rows:
+def group_by_source(graph: Any) -> Rows:
     """Return the positions of a `CSC` grouped by source."""
     offsets, order = graph.prepare()[1:3]
     return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets"))
 
 
-def by_row(graph: Any) -> Rows:
+def group_by_row(graph: Any) -> Rows:
     """Return the positions of a `CSC` grouped by edge row, without offsets and order if rows and positions coincide."""
     if graph.edges_in_order:
         return Rows(None, None, graph.num_positions, graph.num_positions, None)
@@ -247,17 +247,17 @@ def edge_ids(graph: Any) -> Any:
 
 
 def clear_unused(graph: Any, out: Any) -> None:
-    """Set to zero the rows of an edge array after the last position, which `by_row` omits."""
+    """Set to zero the rows of an edge array after the last position, which `group_by_row` omits."""
     if graph.edges_in_order and graph.num_edges > graph.num_positions:
         out[graph.num_positions :].fill(0)
 
 
-def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
+def allocate_overflow(kernels: Kernels, rows: Rows, out: Any) -> Any:
     """Return workspace for the sums of parts of long rows, or None if no row is long."""
     return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
-def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any = None) -> None:
+def add_long_row_parts(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any = None) -> None:
     """Sum the parts of each long row, divide the sum by `divisor`, if given, and write it to `out`."""
     if rows.long is None:
         return
@@ -282,18 +282,18 @@ def sum_positions(
 
     The kernel also receives ``partition`` and the outputs ``out`` (whole rows) and ``overflow`` (parts).
     """
-    overflow = overflow_for(kernels, rows, out)
+    overflow = allocate_overflow(kernels, rows, out)
     arguments |= {"partition": rows.partition, "out": out, "overflow": overflow}
     kernels.launch(kernel, types, grid, (THREADS,), **arguments)
-    finish(kernels, rows, overflow, out, divisor)
+    add_long_row_parts(kernels, rows, overflow, out, divisor)
 
 
 def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     """Write out[i], the sum of values[position] over the positions of row i."""
     width = out.shape[1]
-    lane_bits = min(bits(width), 7)
+    lane_bits = min(ceil_log2(width), 7)
     arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
-    grid = (cover(rows.num_pieces, THREADS >> lane_bits),)
+    grid = (ceil_divide(rows.num_pieces, THREADS >> lane_bits),)
     sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
 
 
@@ -301,7 +301,9 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     """Return the row of `values` for each piece, or zeros for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
-    kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, THREADS),), (THREADS,), **arguments)
+    kernels.launch(
+        "spread_rows", (out.dtype, rows.offsets.dtype), (ceil_divide(out.size, THREADS),), (THREADS,), **arguments
+    )
     return out
 
 
@@ -310,6 +312,6 @@ def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
     kernels.launch(
-        "rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, THREADS),), (THREADS,), **arguments
+        "rows_of_pieces", (out.dtype, rows.offsets.dtype), (ceil_divide(out.size, THREADS),), (THREADS,), **arguments
     )
-    finish(kernels, rows, values[rows.num_rows :], out)
+    add_long_row_parts(kernels, rows, values[rows.num_rows :], out)

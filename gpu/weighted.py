@@ -22,8 +22,8 @@ from typing import Any
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Extents, Types
-from trigraph.gpu.rows import ACCESS, THREADS, Lanes, align, is_wide
-from trigraph.gpu.sums import Rows, cover
+from trigraph.gpu.rows import ACCESS_BYTES, THREADS, Lanes, align, is_wide
+from trigraph.gpu.sums import Rows, ceil_divide
 from trigraph.table.lazy import lazy
 
 
@@ -32,9 +32,9 @@ def agg_weighted_n2n_fwd(call: Call) -> None:
     weighted, output = _Weighted(call), call.fields["output_embedding"]
     degree, location = call.fields["node_degree"], call.fields["output_extrema_location"]
     if degree is not None:
-        weighted.degrees(weighted.by_weight, weighted.edge_weight, degree)
+        weighted.degrees(weighted.divides_by_weight, weighted.edge_weight, degree)
     if location is not None:
-        weighted.extrema(output, location)
+        weighted.select_extrema(output, location)
     else:
         weighted.sum((weighted.edge_weight, weighted.embedding), (None, None), None, degree, output)
 
@@ -46,10 +46,10 @@ def agg_weighted_n2n_bwd(call: Call) -> None:
         fields.clear()
         return
     if "embedding" in fields:
-        weighted.to_sources(g, weighted.edge_weight, None, None, fields["embedding"])
+        weighted.sum_to_sources(g, weighted.edge_weight, None, None, fields["embedding"])
     if "edge_weight" in fields:
-        centre = weighted.output if weighted.by_weight else None
-        weighted.to_rows(g, (weighted.embedding, centre), None, fields["edge_weight"])
+        centre = weighted.output if weighted.divides_by_weight else None
+        weighted.sum_dots_by_row(g, (weighted.embedding, centre), None, fields["edge_weight"])
 
 
 def agg_weighted_n2n_bwd2(call: Call) -> None:
@@ -60,21 +60,21 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
         return
     g, x_dot, w_dot = align(call.grad), align(call.dots.embedding), call.dots.edge_weight
     degree_dot = None
-    if weighted.by_weight and w_dot is not None and fields.requests_any("embedding", "edge_weight"):
+    if weighted.divides_by_weight and w_dot is not None and fields.requests_any("embedding", "edge_weight"):
         degree_dot = call.kernels.empty(graph.num_dst_nodes)
         weighted.degrees(True, w_dot, degree_dot)
     out_dot = fields["grad_output_embedding"]
-    if out_dot is None and weighted.by_weight and "edge_weight" in fields:
+    if out_dot is None and weighted.divides_by_weight and "edge_weight" in fields:
         out_dot = call.kernels.empty(graph.num_dst_nodes, weighted.width)
     if out_dot is not None:
-        weighted.output_dot(x_dot, w_dot, out_dot)
+        weighted.compute_output_tangent(x_dot, w_dot, out_dot)
     if w_dot is None:
         fields.clear("embedding")
     elif "embedding" in fields:
-        weighted.to_sources(g, w_dot, weighted.edge_weight, degree_dot, fields["embedding"])
+        weighted.sum_to_sources(g, w_dot, weighted.edge_weight, degree_dot, fields["embedding"])
     if "edge_weight" in fields:
-        centre = out_dot if weighted.by_weight else None
-        weighted.to_rows(g, (x_dot, centre), degree_dot, fields["edge_weight"])
+        centre = out_dot if weighted.divides_by_weight else None
+        weighted.sum_dots_by_row(g, (x_dot, centre), degree_dot, fields["edge_weight"])
 
 
 class _Weighted:
@@ -88,9 +88,11 @@ class _Weighted:
         self.embedding, self.edge_weight = align(call.inputs.embedding), call.inputs.edge_weight
         self.width = call.sizes["dim"]
         # Whether messages are divided by the sum of weights.
-        self.by_weight = self.op == "mean" and call.values["mean_by"] == "weight" and self.edge_weight is not None
+        self.divides_by_weight = (
+            self.op == "mean" and call.values["mean_by"] == "weight" and self.edge_weight is not None
+        )
         self.wide = is_wide(self.width, self.embedding.dtype)  # whether rows are read 16 bytes at a time
-        self.elements = ACCESS // int(self.embedding.itemsize) if self.wide else 1
+        self.elements = ACCESS_BYTES // int(self.embedding.itemsize) if self.wide else 1
         self.lanes = Lanes.for_width(self.width, self.elements)
         self.given_output, self.given_degree, self.given_location = (
             call.values.get(name) for name in ("output_embedding", "node_degree", "output_extrema_location")
@@ -99,7 +101,7 @@ class _Weighted:
     @lazy
     def rows(self) -> Rows:
         """Positions grouped by destination."""
-        return sums.by_destination(self.graph)
+        return sums.group_by_destination(self.graph)
 
     @lazy
     def degree(self) -> Any:
@@ -109,7 +111,7 @@ class _Weighted:
         if self.given_degree is not None:
             return self.given_degree
         degree = self.kernels.empty(self.graph.num_dst_nodes)
-        self.degrees(self.by_weight, self.edge_weight, degree)
+        self.degrees(self.divides_by_weight, self.edge_weight, degree)
         return degree
 
     @lazy
@@ -130,7 +132,7 @@ class _Weighted:
             return self.given_location
         shape = (self.graph.num_dst_nodes, self.width)
         location = self.kernels.xp.empty(shape, self.graph.offsets.dtype)
-        self.extrema(self.kernels.empty(*shape), location)
+        self.select_extrema(self.kernels.empty(*shape), location)
         return location
 
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
@@ -168,14 +170,14 @@ class _Weighted:
             lanes=self.lanes,
         )
 
-    def extrema(self, out: Any, location: Any) -> None:
+    def select_extrema(self, out: Any, location: Any) -> None:
         """Write the smallest or largest messages and their positions."""
         rows = self.rows
         targets = {
             "out": out,
             "location": location,
-            "overflow": sums.overflow_for(self.kernels, rows, out),
-            "overflow_location": sums.overflow_for(self.kernels, rows, location),
+            "overflow": sums.allocate_overflow(self.kernels, rows, out),
+            "overflow_location": sums.allocate_overflow(self.kernels, rows, location),
             "width": self.width,
             "largest": self.op == "max",
         }
@@ -195,7 +197,7 @@ class _Weighted:
             grid, long_rows = rows.long_blocks(self.width)
             self._launch("weighted_extrema_overflow", (), grid, block=(32, 8), **long_rows, **targets)
 
-    def output_dot(self, x_dot: Any, w_dot: Any, out: Any) -> None:
+    def compute_output_tangent(self, x_dot: Any, w_dot: Any, out: Any) -> None:
         """Write the derivative of the output along the cotangents."""
         pairs = (self.edge_weight, x_dot), (w_dot, None if w_dot is None else self.embedding)
         if x_dot is None and w_dot is None:
@@ -204,7 +206,7 @@ class _Weighted:
             self._launch(
                 "weighted_pick",
                 (),
-                (cover(out.size, THREADS),),
+                (ceil_divide(out.size, THREADS),),
                 weights=pairs[0][0],
                 values=pairs[0][1],
                 weights_2=pairs[1][0],
@@ -217,12 +219,12 @@ class _Weighted:
                 out=out,
             )
         else:
-            centre = self.output if self.by_weight and w_dot is not None else None
+            centre = self.output if self.divides_by_weight and w_dot is not None else None
             self.sum(*pairs, centre, self.degree, out)
 
-    def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
+    def sum_to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
         """Launch weighted_to_sources, which writes the gradient of the embedding."""
-        rows = sums.by_source(self.graph)
+        rows = sums.group_by_source(self.graph)
         self._sum(
             "weighted_to_sources",
             (self.wide,),
@@ -242,7 +244,7 @@ class _Weighted:
             lanes=self.lanes,
         )
 
-    def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
+    def sum_dots_by_row(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
         """Write the sums of kernel weighted_dots over the positions of each row; `pair` is (values, centre).
 
         `values` or `centre` may be None. Dot products are grouped by destination, so that each gradient is loaded once.
@@ -252,7 +254,7 @@ class _Weighted:
         self._launch(
             "weighted_dots",
             (self.wide, degree_dot is not None),
-            (cover(self.rows.num_pieces, self.lanes.groups),),
+            (ceil_divide(self.rows.num_pieces, self.lanes.groups),),
             g=g,
             values=pair[0],
             centre=pair[1],
@@ -270,7 +272,7 @@ class _Weighted:
         if in_place:
             sums.clear_unused(graph, out)
         else:
-            sums.gather(self.kernels, dots, sums.by_row(graph), out.reshape(-1, 1))
+            sums.gather(self.kernels, dots, sums.group_by_row(graph), out.reshape(-1, 1))
 
     def _types(self, options: Types) -> Types:
         return (self.embedding.dtype, self.graph.offsets.dtype, *options)

@@ -37,6 +37,6 @@ def select_where(mask, x):
     return np.where(mask, x, np.zeros((), x.dtype))
 
 
-def destinations(graph):
+def find_destinations(graph):
     """Return the destination of every CSC position."""
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))

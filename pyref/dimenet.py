@@ -30,12 +30,12 @@ def bessel_zeros(num_spherical, num_radial):
     return np.array(table)
 
 
-def within(dist):
+def find_inside(dist):
     """Return a column that is true for edges inside the cutoff: `not (x >= 1)`, so that NaN counts as inside."""
     return ~(dist.real >= 1)[:, None]
 
 
-def select(inside, *terms):
+def select_inside(inside, *terms):
     """Return the terms inside the cutoff, and zero beyond it, even for terms that are NaN."""
     return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
 
@@ -61,7 +61,9 @@ def sines(dist, freq, envelope_exponent):
     """Return rbf and its first two derivatives with respect to x, each (num_edges, R)."""
     x = dist[:, None]
     s, c = np.sin(x * freq), np.cos(x * freq)
-    return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
+    return select_inside(
+        find_inside(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s))
+    )
 
 
 def spherical_bessel(l, y):
@@ -84,7 +86,7 @@ def bessels(dist, num_spherical, num_radial, envelope_exponent):
     d2_j = ((l * l - l) / y**2 - 1) * j + 2 / y * above
     # Special functions are evaluated in float64 and, for float32, rounded.
     f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d_j, d2_j))]
-    return select(within(dist), *product_rule(envelope(x, envelope_exponent), f))
+    return select_inside(find_inside(dist), *product_rule(envelope(x, envelope_exponent), f))
 
 
 def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
@@ -95,20 +97,20 @@ def radial_basis_fwd(dist, freq, num_spherical=7, envelope_exponent=5):
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None):
     """Return gradients: dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum grad_rbf env x cos(freq x)."""
-    x, inside = dist[:, None], within(dist)
+    x, inside = dist[:, None], find_inside(dist)
     env = envelope(x, envelope_exponent)
 
     def grad_dist():
         d_rbf = sines(dist, freq, envelope_exponent)[1]
         d_sbf = bessels(dist, num_spherical, len(freq), envelope_exponent)[1]
-        by_rbf, by_sbf = select(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
+        by_rbf, by_sbf = select_inside(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
         return by_rbf.sum(1) + by_sbf.sum(1)
 
     return results(
         "radial_basis_bwd",
         wrt,
         dist=grad_dist,
-        freq=lambda: select(inside, grad_rbf * env[0] * x * np.cos(x * freq))[0].sum(0),
+        freq=lambda: select_inside(inside, grad_rbf * env[0] * x * np.cos(x * freq))[0].sum(0),
     )
 
 
@@ -116,7 +118,7 @@ def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, num_spherical=7, envelope_exponent=5, wrt=None
 ):
     """Differentiate sum gg_dist dist + sum gg_freq freq, where dist and freq are the results of radial_basis_bwd."""
-    x, inside = dist[:, None], within(dist)
+    x, inside = dist[:, None], find_inside(dist)
     x_dot, freq_dot = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)
     s, c = np.sin(x * freq), np.cos(x * freq)
@@ -126,16 +128,18 @@ def radial_basis_bwd2(
     mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s
 
     def out_dist():
-        by_rbf, by_sbf = select(inside, grad_rbf * (x_dot * d2_rbf + freq_dot * mixed), grad_sbf_rad * x_dot * d2_sbf)
+        by_rbf, by_sbf = select_inside(
+            inside, grad_rbf * (x_dot * d2_rbf + freq_dot * mixed), grad_sbf_rad * x_dot * d2_sbf
+        )
         return by_rbf.sum(1) + by_sbf.sum(1)
 
     return results(
         "radial_basis_bwd2",
         wrt,
-        grad_rbf=lambda: select(inside, x_dot * d_rbf + freq_dot * by_freq)[0],
-        grad_sbf_rad=lambda: select(inside, x_dot * d_sbf)[0],
+        grad_rbf=lambda: select_inside(inside, x_dot * d_rbf + freq_dot * by_freq)[0],
+        grad_sbf_rad=lambda: select_inside(inside, x_dot * d_sbf)[0],
         dist=out_dist,
-        freq=lambda: select(inside, grad_rbf * (x_dot * mixed + freq_dot * by_freq_freq))[0].sum(0),
+        freq=lambda: select_inside(inside, grad_rbf * (x_dot * mixed + freq_dot * by_freq_freq))[0].sum(0),
     )
 
 
@@ -148,8 +152,8 @@ def triplets(graph, exclude):
     """Return the edges e = (j->i) and f = (k->j) of every triplet that is not left out."""
     degree = np.diff(graph.dst_offsets)[graph.src]
     e = np.repeat(np.arange(graph.num_edges), degree)
-    within = np.arange(len(e)) - np.repeat(np.cumsum(degree) - degree, degree)
-    f = graph.dst_edge_index[graph.dst_offsets[graph.src][e] + within]
+    offset_in_row = np.arange(len(e)) - np.repeat(np.cumsum(degree) - degree, degree)
+    f = graph.dst_edge_index[graph.dst_offsets[graph.src][e] + offset_in_row]
     if exclude == "node":
         keep = graph.src[f] != graph.dst[e]
     elif exclude == "edge":
@@ -248,10 +252,10 @@ def agg_edge_to_edge_bwd2_grad(
     gg_sbf_rad, gg_embedding, vec, sbf_rad, embedding, weights, graph, num_spherical=7, num_radial=6, exclude="node"
 ):
     """Return fwd(sbf_rad := gg_sbf_rad) + fwd(embedding := gg_embedding)."""
-    rest = (weights, graph, num_spherical, num_radial, exclude)
-    return agg_edge_to_edge_fwd(vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest) + agg_edge_to_edge_fwd(
-        vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest
-    )
+    shared_arguments = (weights, graph, num_spherical, num_radial, exclude)
+    return agg_edge_to_edge_fwd(
+        vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *shared_arguments
+    ) + agg_edge_to_edge_fwd(vec, sbf_rad, zero_if_none(gg_embedding, embedding), *shared_arguments)
 
 
 def agg_edge_to_edge_bwd2_main(
@@ -269,9 +273,11 @@ def agg_edge_to_edge_bwd2_main(
     wrt=None,
 ):
     """Return sbf_rad: bwd_sbf_rad(embedding := gg); embedding: bwd_embedding(sbf_rad := gg); weights: their sum."""
-    rest = (weights, graph, num_spherical, num_radial, exclude)
-    by_sbf_rad = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *rest)
-    by_embedding = agg_edge_to_edge_bwd(grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *rest)
+    shared_arguments = (weights, graph, num_spherical, num_radial, exclude)
+    by_sbf_rad = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_sbf_rad, sbf_rad), embedding, *shared_arguments)
+    by_embedding = agg_edge_to_edge_bwd(
+        grad_out, vec, sbf_rad, zero_if_none(gg_embedding, embedding), *shared_arguments
+    )
     return results(
         "agg_edge_to_edge_bwd2_main",
         wrt,

@@ -8,7 +8,7 @@ x[1] = x_i and, with edge features, x[2] = f_e, so that score = sum_k a[k].x[k].
 
 import numpy as np
 
-from trigraph.pyref.common import destinations, results, scatter, select_where, zero_if_none
+from trigraph.pyref.common import find_destinations, results, scatter, select_where, zero_if_none
 from trigraph.table import result_type
 
 
@@ -19,7 +19,7 @@ def split_heads(rows, num_heads):
 
 def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
     """Return x[k, p, h, :], the features of the source (k = 0), destination (1) and edge (2) of position p."""
-    x = [src_embedding[graph.indices], dst_embedding[destinations(graph)]]
+    x = [src_embedding[graph.indices], dst_embedding[find_destinations(graph)]]
     if edge_embedding is not None:
         x.append(edge_embedding[graph.edge_ids])
     return np.stack([split_heads(rows, num_heads) for rows in x])
@@ -45,7 +45,7 @@ def sigmoid(score):
     return np.where(negative, e, 1) / (1 + e)
 
 
-def act(score, activation, negative_slope):
+def activate(score, activation, negative_slope):
     """Return the activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
@@ -59,7 +59,7 @@ def act(score, activation, negative_slope):
     return np.tanh(score) if activation == "tanh" else score
 
 
-def act_slope(score, t, activation, negative_slope):
+def apply_slope(score, t, activation, negative_slope):
     """Return act'(score) t, at score = 0 with the derivative of the negative side."""
     positive = ~(score.real <= 0)
     if activation == "ReLU":
@@ -73,7 +73,7 @@ def act_slope(score, t, activation, negative_slope):
     return (1 - np.tanh(score) ** 2) * t if activation == "tanh" else t
 
 
-def act_curvature(score, t, activation):
+def apply_curvature(score, t, activation):
     """Return act''(score) t."""
     if activation == "ELU":
         return select_where(score.real <= 0, np.exp(select_where(score.real <= 0, score)) * t)
@@ -115,7 +115,7 @@ def embedding_gradients(rows, graph):
 
     return {
         "src_embedding": lambda: join_rows(0, graph.indices, graph.num_src_nodes),
-        "dst_embedding": lambda: join_rows(1, destinations(graph), graph.num_dst_nodes),
+        "dst_embedding": lambda: join_rows(1, find_destinations(graph), graph.num_dst_nodes),
         "edge_embedding": lambda: join_rows(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None,
     }
 
@@ -133,9 +133,9 @@ def mha_gat_n2n_fwd(
     return_softmax_scores=False,
 ):
     """Return out_i = sum alpha x_j."""
-    i, n = destinations(graph), graph.num_dst_nodes
+    i, n = find_destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
-    logit = act(scores(split_weights(attention_weights, x), x), activation, negative_slope)
+    logit = activate(scores(split_weights(attention_weights, x), x), activation, negative_slope)
     alpha = softmax(logit, i, n)
     out = scatter(i, alpha[:, :, None] * x[0], n)
     softmax_scores = np.ascontiguousarray([logit.T, alpha.T]) if return_softmax_scores else None
@@ -160,15 +160,17 @@ def mha_gat_n2n_bwd(
 
     The gradient of x[k] is a[k] grad_score; x_j also gets alpha g.
     """
-    i, n = destinations(graph), graph.num_dst_nodes
+    i, n = find_destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     a = split_weights(attention_weights, x)
     score = scores(a, x)
-    alpha = softmax(act(score, activation, negative_slope), i, n) if softmax_scores is None else softmax_scores[1].T
+    alpha = (
+        softmax(activate(score, activation, negative_slope), i, n) if softmax_scores is None else softmax_scores[1].T
+    )
     g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
     u = (g * x[0]).sum(2)
     grad_logit = alpha * (u - mean(alpha, u, i, n))
-    grad_score = act_slope(score, grad_logit, activation, negative_slope)
+    grad_score = apply_slope(score, grad_logit, activation, negative_slope)
     rows = a[:, None] * grad_score[:, :, None]
     rows[0] += alpha[:, :, None] * g
     fields = embedding_gradients(rows, graph)
@@ -200,7 +202,7 @@ def mha_gat_n2n_bwd2(
     x_dot_j. With u = g.x_j and delta = u - sum alpha u, the cotangent of logit_dot is alpha delta. The cotangent of
     alpha is t = g.x_dot_j + gamma delta, up to a constant per destination that the derivative of the softmax cancels.
     """
-    i, n = destinations(graph), graph.num_dst_nodes
+    i, n = find_destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     gg = zero_if_none(gg_src_embedding, src_embedding), zero_if_none(gg_dst_embedding, dst_embedding)
     gg_edge = None if edge_embedding is None else zero_if_none(gg_edge_embedding, edge_embedding)
@@ -208,8 +210,8 @@ def mha_gat_n2n_bwd2(
     a = split_weights(attention_weights, x)
     a_dot = split_weights(zero_if_none(gg_attention_weights, attention_weights), x)
     score, score_dot = scores(a, x), scores(a_dot, x) + scores(a, x_dot)
-    alpha = softmax(act(score, activation, negative_slope), i, n)
-    logit_dot = act_slope(score, score_dot, activation, negative_slope)
+    alpha = softmax(activate(score, activation, negative_slope), i, n)
+    logit_dot = apply_slope(score, score_dot, activation, negative_slope)
     gamma = logit_dot - mean(alpha, logit_dot, i, n)
     alpha_dot = alpha * gamma
     g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
@@ -218,9 +220,9 @@ def mha_gat_n2n_bwd2(
     t = (g * x_dot[0]).sum(2) + gamma * delta
     grad_logit_dot = alpha * delta
     grad_logit = alpha * (t - mean(alpha, t, i, n))
-    grad_score_dot = act_slope(score, grad_logit_dot, activation, negative_slope)
-    grad_score = act_slope(score, grad_logit, activation, negative_slope)
-    grad_score = grad_score + act_curvature(score, score_dot * grad_logit_dot, activation)
+    grad_score_dot = apply_slope(score, grad_logit_dot, activation, negative_slope)
+    grad_score = apply_slope(score, grad_logit, activation, negative_slope)
+    grad_score = grad_score + apply_curvature(score, score_dot * grad_logit_dot, activation)
     rows = a[:, None] * grad_score[:, :, None] + a_dot[:, None] * grad_score_dot[:, :, None]
     rows[0] += alpha_dot[:, :, None] * g
 
@@ -253,7 +255,7 @@ def mha_gat_n2n_kinks(
     """
     if activation not in ("ReLU", "LeakyReLU", "ELU"):
         return np.ones((len(graph.indices), num_heads))
-    rows = {0: (src_embedding, graph.indices), 1: (dst_embedding, destinations(graph))}
+    rows = {0: (src_embedding, graph.indices), 1: (dst_embedding, find_destinations(graph))}
     if edge_embedding is not None:
         rows[2] = (edge_embedding, graph.edge_ids)
     a = attention_weights.reshape(len(rows), num_heads, -1)

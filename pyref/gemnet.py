@@ -20,12 +20,12 @@ def polarise(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
     g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient with respect to x_k at x_n := gg_n.
     """
     ((output, g),) = grad.items()
-    replaced = {n: {**factors, n: zero_if_none(gg, factors[n])} for n, gg in cotangents.items()}
+    factors_with_cotangent = {n: {**factors, n: zero_if_none(gg, factors[n])} for n, gg in cotangents.items()}
 
     def derivative(k):
-        return sum(getattr(bwd(g, **x, **graph, wrt=k), k) for n, x in replaced.items() if n != k)
+        return sum(getattr(bwd(g, **x, **graph, wrt=k), k) for n, x in factors_with_cotangent.items() if n != k)
 
-    fields = {output: lambda: sum(fwd(**x, **graph) for x in replaced.values())}
+    fields = {output: lambda: sum(fwd(**x, **graph) for x in factors_with_cotangent.values())}
     return results(name, wrt, **fields, **{k: lambda k=k: derivative(k) for k in factors})
 
 
@@ -136,7 +136,7 @@ def basis_embedding_triplets_bwd2(
     )
 
 
-def select(rows, x):
+def select_rows(rows, x):
     """Return x in the selected rows and zero in all other rows, even if x is NaN there."""
     return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
 
@@ -160,7 +160,7 @@ def sum_triplets(sph, m, triplets, idx_in):
 
 def sum_edges(rad_W1, B, triplets, atoms):
     """Return vec(P), n fastest: P[c,n] = sum_s rad_W1[e,c,s] B_e[s,n] of each edge, or summed over an atom's edges."""
-    P = select(edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
+    P = select_rows(edges_with_triplets(triplets), np.einsum("ecs,esn->ecn", rad_W1, B))
     P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
     num_outputs, interm, emb_in = P.shape
     return P.reshape(num_outputs, interm * emb_in)
@@ -170,7 +170,7 @@ def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_i
     """Return m_ca = weight vec(P)."""
     B = sum_triplets(sph, m, triplets, idx_in)
     P = sum_edges(rad_W1, B, triplets, atoms)
-    return select(outputs_with_triplets(triplets, atoms), P @ weight.T)
+    return select_rows(outputs_with_triplets(triplets, atoms), P @ weight.T)
 
 
 def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
@@ -180,13 +180,13 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
     weight = g vec(P)^T.
     """
     _, interm, _ = rad_W1.shape
-    g = select(outputs_with_triplets(triplets, atoms), grad_m_ca)
+    g = select_rows(outputs_with_triplets(triplets, atoms), grad_m_ca)
     Q = (g @ weight).reshape(len(g), interm, m.shape[1])
     Q_e = Q if atoms is None else Q[atoms.index]
 
     def grad_rad_W1():
         product = np.einsum("ecn,esn->ecs", Q_e, sum_triplets(sph, m, triplets, idx_in))
-        return select(edges_with_triplets(triplets), product)
+        return select_rows(edges_with_triplets(triplets), product)
 
     def G_t():
         return np.einsum("ecs,ecn->esn", rad_W1, Q_e)[triplets.index]

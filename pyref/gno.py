@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.gno_params import unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.pyref.common import destinations, results, scatter, select_where, zero_if_none
+from trigraph.pyref.common import find_destinations, results, scatter, select_where, zero_if_none
 
 
 def pack_params(U, b_u, V, b_v):
@@ -17,7 +17,7 @@ def pack_params(U, b_u, V, b_v):
     return np.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
 
-def hidden_layer(xi, U, b_u):
+def compute_hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
     mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # z.real would contain products of two imaginary parts
@@ -27,7 +27,7 @@ def hidden_layer(xi, U, b_u):
 def gno_kernel_fwd(coords, params, f_in, f_out):
     """Return the kernel V a + b_v."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
-    _, a = hidden_layer(coords, U, b_u)
+    _, a = compute_hidden_layer(coords, U, b_u)
     return a @ V.T + b_v
 
 
@@ -35,7 +35,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
     """Return gradients, s = mask (V^T g): coords = U^T s; U = sum s xi^T; b_u = sum s; V = sum g a^T; b_v = sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g, xi = grad_kernel, coords
-    mask, a = hidden_layer(xi, U, b_u)
+    mask, a = compute_hidden_layer(xi, U, b_u)
     s = select_where(mask, g @ V)
     return results(
         "gno_kernel_bwd",
@@ -51,7 +51,7 @@ def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_o
     xi, xi_dot = coords, zero_if_none(gg_coords, coords)
     U_dot, b_u_dot, V_dot, b_v_dot = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
     g = grad_kernel
-    mask, a = hidden_layer(xi, U, b_u)
+    mask, a = compute_hidden_layer(xi, U, b_u)
     s, s_dot = select_where(mask, g @ V), select_where(mask, g @ V_dot)
     a_dot = select_where(mask, xi_dot @ U.T + xi @ U_dot.T + b_u_dot)
     return results(
@@ -69,21 +69,21 @@ def gno_kernel_kinks(coords, params, f_in, f_out):
     return coords @ U.T + b_u
 
 
-def matrices(kernel, f_in, f_out):
+def split_kernel(kernel, f_in, f_out):
     """Return K[e, f, o], with f_out as the fastest index."""
     return kernel.reshape(len(kernel), f_in, f_out)
 
 
 def gno_aggregate_fwd(features, kernel, graph, f_in, f_out):
     """Return message_i = sum over e into i of K_e h_src(e)."""
-    K = matrices(kernel, f_in, f_out)[graph.edge_ids]
-    return scatter(destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes)
+    K = split_kernel(kernel, f_in, f_out)[graph.edge_ids]
+    return scatter(find_destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes)
 
 
 def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=None):
     """Return the gradients features_j = sum over e out of j of K_e^T g_dst(e) and kernel_e = g_dst(e) h_src(e)^T."""
-    K = matrices(kernel, f_in, f_out)[graph.edge_ids]
-    g, h = grad_message[destinations(graph)], features[graph.indices]
+    K = split_kernel(kernel, f_in, f_out)[graph.edge_ids]
+    g, h = grad_message[find_destinations(graph)], features[graph.indices]
 
     def grad_kernel():
         outer = np.einsum("po,pf->pfo", g, h).reshape(len(g), f_in * f_out)
@@ -110,7 +110,7 @@ def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, g
     )
 
 
-def by_position(graph):
+def make_row_per_position(graph):
     """Return the graph with one edge row for each position, so that a NaN in an unused edge row has no effect."""
     return CSC(graph.offsets, graph.indices, graph.num_src_nodes)
 
@@ -118,21 +118,21 @@ def by_position(graph):
 def gno_message_fwd(features, coords, params, graph, f_in, f_out):
     """Compute the kernel of every position, then aggregate."""
     kernel = gno_kernel_fwd(coords[graph.edge_ids], params, f_in, f_out)
-    return gno_aggregate_fwd(features, kernel, by_position(graph), f_in, f_out)
+    return gno_aggregate_fwd(features, kernel, make_row_per_position(graph), f_in, f_out)
 
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
     """Apply the chain rule: gno_kernel_bwd gets the kernel's gradient g h^T and returns coords and params."""
     xi = coords[graph.edge_ids]
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
-    outer = gno_aggregate_bwd(grad_message, features, kernel, by_position(graph), f_in, f_out)
-    back = gno_kernel_bwd(outer.kernel, xi, params, f_in, f_out)
+    aggregate_gradients = gno_aggregate_bwd(grad_message, features, kernel, make_row_per_position(graph), f_in, f_out)
+    kernel_gradients = gno_kernel_bwd(aggregate_gradients.kernel, xi, params, f_in, f_out)
     return results(
         "gno_message_bwd",
         wrt,
-        features=lambda: outer.features,
-        coords=lambda: scatter(graph.edge_ids, back.coords, graph.num_edges),
-        params=lambda: back.params,
+        features=lambda: aggregate_gradients.features,
+        coords=lambda: scatter(graph.edge_ids, kernel_gradients.coords, graph.num_edges),
+        params=lambda: kernel_gradients.params,
     )
 
 
@@ -142,20 +142,20 @@ def gno_message_bwd2(
     """Combine K_dot from gno_kernel_bwd2 at g h^T, sums of gno_aggregate, and gno_kernel_bwd at g h_dot^T."""
     h_dot = zero_if_none(gg_features, features)
     xi, xi_dot = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
-    args = (by_position(graph), f_in, f_out)
+    args = (make_row_per_position(graph), f_in, f_out)
     kernel = gno_kernel_fwd(xi, params, f_in, f_out)
     g_h = gno_aggregate_bwd(grad_message, features, kernel, *args, wrt="kernel").kernel
     g_h_dot = gno_aggregate_bwd(grad_message, h_dot, kernel, *args, wrt="kernel").kernel
-    second = gno_kernel_bwd2(xi_dot, gg_params, g_h, xi, params, f_in, f_out)
-    first = gno_kernel_bwd(g_h_dot, xi, params, f_in, f_out)
-    K_dot = second.grad_kernel
+    second_order = gno_kernel_bwd2(xi_dot, gg_params, g_h, xi, params, f_in, f_out)
+    first_order = gno_kernel_bwd(g_h_dot, xi, params, f_in, f_out)
+    K_dot = second_order.grad_kernel
     return results(
         "gno_message_bwd2",
         wrt,
         grad_message=lambda: gno_aggregate_fwd(h_dot, kernel, *args) + gno_aggregate_fwd(features, K_dot, *args),
         features=lambda: gno_aggregate_bwd(grad_message, features, K_dot, *args, wrt="features").features,
-        coords=lambda: scatter(graph.edge_ids, second.coords + first.coords, graph.num_edges),
-        params=lambda: second.params + first.params,
+        coords=lambda: scatter(graph.edge_ids, second_order.coords + first_order.coords, graph.num_edges),
+        params=lambda: second_order.params + first_order.params,
     )
 
 

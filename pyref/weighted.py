@@ -7,7 +7,7 @@ node_degree is the sum of the incoming weights or the number of in-edges. A dest
 
 import numpy as np
 
-from trigraph.pyref.common import destinations, results, scatter, select_where, zero_if_none
+from trigraph.pyref.common import find_destinations, results, scatter, select_where, zero_if_none
 from trigraph.table import result_type
 
 
@@ -18,20 +18,20 @@ def weights(edge_weight, embedding, graph):
     return edge_weight[graph.edge_ids][:, None]
 
 
-def degrees(w, graph, mean_by):
+def compute_degrees(w, graph, mean_by):
     """Return node_degree, the sum of the incoming weights or the number of in-edges."""
     if mean_by == "weight":
-        return scatter(destinations(graph), w, graph.num_dst_nodes)[:, 0]
+        return scatter(find_destinations(graph), w, graph.num_dst_nodes)[:, 0]
     return np.diff(graph.offsets).astype(w.dtype)
 
 
-def over(sums, degree, graph):
+def divide_by_degree(sums, degree, graph):
     """Divide sums by the degree, by IEEE rules if the degree is 0; zero for a destination without in-edges."""
-    some = np.diff(graph.offsets)[:, None] > 0
-    return np.divide(sums, degree[:, None], out=np.zeros(sums.shape, np.result_type(sums, degree)), where=some)
+    has_edges = np.diff(graph.offsets)[:, None] > 0
+    return np.divide(sums, degree[:, None], out=np.zeros(sums.shape, np.result_type(sums, degree)), where=has_edges)
 
 
-def extrema(messages, graph, op):
+def find_extrema(messages, graph, op):
     """Return the position of the first smallest or largest message, or of the first NaN; -1 without in-edges."""
     pick = np.argmin if op == "min" else np.argmax
     location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
@@ -43,24 +43,24 @@ def extrema(messages, graph, op):
 
 def find_winners(location, graph):
     """Return, for every position and feature, whether the position holds the extremum of its destination."""
-    return location[destinations(graph)] == np.arange(graph.num_positions)[:, None]
+    return location[find_destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
 
 def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weight"):
     """Return out_i, the sum, mean, min or max of w_e x_j."""
-    i, n = destinations(graph), graph.num_dst_nodes
+    i, n = find_destinations(graph), graph.num_dst_nodes
     w = weights(edge_weight, embedding, graph)
     messages = w * embedding[graph.indices]
     degree = location = None
     if op in ("min", "max"):
         # messages.real would contain products of two imaginary parts, which would decide between equal messages.
-        location = extrema(w.real * embedding.real[graph.indices], graph, op)
+        location = find_extrema(w.real * embedding.real[graph.indices], graph, op)
         out = scatter(i, select_where(find_winners(location, graph), messages), n)
     else:
         out = scatter(i, messages, n)
     if op == "mean":
-        degree = degrees(w, graph, mean_by)
-        out = over(out, degree, graph)
+        degree = compute_degrees(w, graph, mean_by)
+        out = divide_by_degree(out, degree, graph)
     return result_type("agg_weighted_n2n_fwd")(out, degree, location)
 
 
@@ -80,15 +80,15 @@ def agg_weighted_n2n_bwd(
 
     For the mean, h_i = g_i / degree_i replaces g_i. For the mean by weight, x_j - out_i also replaces x_j in w_e.
     """
-    i = destinations(graph)
+    i = find_destinations(graph)
     w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
     forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
-    counts = np.ones_like(x, bool)
+    contributes = np.ones_like(x, bool)
     if op == "mean":
         h = h / (forward.node_degree if node_degree is None else node_degree)[i, None]
     if op in ("min", "max"):
         location = forward.output_extrema_location if output_extrema_location is None else output_extrema_location
-        counts = find_winners(location, graph)
+        contributes = find_winners(location, graph)
 
     def grad_edge_weight():
         if edge_weight is None:
@@ -96,12 +96,12 @@ def agg_weighted_n2n_bwd(
         out = 0
         if op == "mean" and mean_by == "weight":
             out = (forward.output_embedding if output_embedding is None else output_embedding)[i]
-        return scatter(graph.edge_ids, select_where(counts, h * (x - out)).sum(1), graph.num_edges)
+        return scatter(graph.edge_ids, select_where(contributes, h * (x - out)).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd",
         wrt,
-        embedding=lambda: scatter(graph.indices, select_where(counts, w * h), graph.num_src_nodes),
+        embedding=lambda: scatter(graph.indices, select_where(contributes, w * h), graph.num_src_nodes),
         edge_weight=grad_edge_weight,
     )
 
@@ -123,40 +123,40 @@ def agg_weighted_n2n_bwd2(
     mean by weight, with rho = sum w_dot / degree, eta = x - out and h = g / degree: out_dot = sum (w x_dot + w_dot eta)
     / degree; the cotangent of x is sum (w_dot - rho w) h; the cotangent of w is h . (x_dot - out_dot - rho eta).
     """
-    i, n = destinations(graph), graph.num_dst_nodes
+    i, n = find_destinations(graph), graph.num_dst_nodes
     w, x, h = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
     x_dot = zero_if_none(gg_embedding, embedding)[graph.indices]
     w_dot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
     forward = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
-    counts = np.ones_like(x, bool)
+    contributes = np.ones_like(x, bool)
     weighted = edge_weight is not None
     centred = weighted and op == "mean" and mean_by == "weight"
     # Factors of w_dot in out_dot, and of h in the cotangents of w and x. Masks select, because 0 * inf would be NaN.
     eta, of_weight, of_embedding = x, x_dot, w_dot
     if op in ("min", "max"):
-        counts = find_winners(forward.output_extrema_location, graph)
+        contributes = find_winners(forward.output_extrema_location, graph)
     if op == "mean":
         h = h / forward.node_degree[i, None]
     if centred:
         eta = x - forward.output_embedding[i]
-    out_dot = scatter(i, select_where(counts, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
+    out_dot = scatter(i, select_where(contributes, w * x_dot + w_dot * eta if weighted else w * x_dot), n)
     if op == "mean":
-        out_dot = over(out_dot, forward.node_degree, graph)
+        out_dot = divide_by_degree(out_dot, forward.node_degree, graph)
     if centred:
-        rho = over(scatter(i, w_dot, n), forward.node_degree, graph)[i]
+        rho = divide_by_degree(scatter(i, w_dot, n), forward.node_degree, graph)[i]
         of_weight, of_embedding = x_dot - out_dot[i] - rho * eta, w_dot - w * rho
 
     def out_edge_weight():
         if edge_weight is None:
             return None
-        return scatter(graph.edge_ids, select_where(counts, h * of_weight).sum(1), graph.num_edges)
+        return scatter(graph.edge_ids, select_where(contributes, h * of_weight).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: out_dot,
         embedding=lambda: scatter(
-            graph.indices, select_where(weighted & counts, of_embedding * h), graph.num_src_nodes
+            graph.indices, select_where(weighted & contributes, of_embedding * h), graph.num_src_nodes
         ),
         edge_weight=out_edge_weight,
     )
@@ -170,10 +170,10 @@ def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="wei
     """
     if op not in ("min", "max"):
         return np.ones((len(graph.indices), 1))
-    i = destinations(graph)
+    i = find_destinations(graph)
     messages = weights(edge_weight, embedding, graph) * embedding[graph.indices]
-    winner = extrema(messages, graph, op)[i]
-    same = graph.indices[:, None] == graph.indices[winner]
+    winner = find_extrema(messages, graph, op)[i]
+    is_same_message = graph.indices[:, None] == graph.indices[winner]
     if edge_weight is not None:
-        same &= graph.edge_ids[:, None] == graph.edge_ids[winner]
-    return np.where(same, np.ones((), messages.dtype), messages - np.take_along_axis(messages, winner, 0))
+        is_same_message &= graph.edge_ids[:, None] == graph.edge_ids[winner]
+    return np.where(is_same_message, np.ones((), messages.dtype), messages - np.take_along_axis(messages, winner, 0))

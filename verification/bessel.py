@@ -64,7 +64,7 @@ def check_bessel(subject: Subject, judged: JudgedCase) -> list[Check]:
         scale = judged.result(op)["sbf_rad"][2].reshape(shape)
         unit = tolerances.eps(case.dtype) * scale + tolerances.tiny(case.dtype)
         errors = (abs(np.asarray(got, np.float64).reshape(shape) - _compute_with_scipy(x)) / unit).max(axis=2)
-    tolerance, checks = judged.tolerance(subject) + tolerances.CHUNKED, []
+    tolerance, checks = judged.tolerance(subject) + tolerances.CHUNKED_TOLERANCE, []
     for degree, own in enumerate(errors.T):
         calls = [outcome] if degree == 0 else []
         check = judged.record_check(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import HALF, choice_number, evaluate_shape
+from trigraph.checks import HALF, evaluate_shape, find_choice
 from trigraph.table import OPERATORS, SYMBOLS, Array, Definition
 from trigraph.verification.case import Case, make_read_only
 from trigraph.verification.graphs import GRAPHS
@@ -165,15 +165,13 @@ def assemble_case(
     inputs = {a.name: a for a in definition.inputs if setting.get(a.name, a) is not None}
     absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
     sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
-    sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
+    sizes |= {a.name: find_choice(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     ggs = {f"gg_{n}": remove_domain(a) for n, a in inputs.items()}
-    (make_third_order_tasks,) = rng.spawn(
-        1
-    )  # a separate generator, so that third-order arrays do not change other numbers
+    (third_rng,) = rng.spawn(1)  # a separate generator, so that third-order arrays do not change other numbers
     gggs = {f"ggg_{n}": remove_domain(a) for n, a in {**grads, **inputs}.items()}
     values, grad, gg = (draw_arrays(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
-    ggg = draw_arrays(gggs, sizes, dtype, make_third_order_tasks, data, half)
+    ggg = draw_arrays(gggs, sizes, dtype, third_rng, data, half)
     whole = {**absent, **values, **graphs, **attributes}
     return Case(name, definition, sizes, whole, grad, gg, {}, 0.0, half=half, gggs=ggg)
 
@@ -183,7 +181,7 @@ def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, 
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = choose_sizes(definition, variant)
     kind = GRAPHS[definition.graph]
-    graphs, belonging = (kind.build_hub if variant.degree else kind.build)(variant, sizes, rng)
+    graphs, graph_inputs = (kind.build_hub if variant.degree else kind.build)(variant, sizes, rng)
     setting = {a.name: a.choices[(1 + variant.pick) % len(a.choices)] for a in definition.attributes if a.choices}
     name = variant.label + (f", {half}" if half else "")
     case = assemble_case(
@@ -194,17 +192,17 @@ def build_case(definition: Definition, variant: Variant, dtype: str, seed: int, 
     directions = draw_arrays(
         {n: direction_array(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
     )
-    (make_third_order_tasks,) = rng.spawn(1)
+    (third_rng,) = rng.spawn(1)
     directions |= draw_arrays(
         {f"gg_{n}": remove_domain(a) for n, a in inputs.items()},
         case.sizes,
         dtype,
-        make_third_order_tasks,
+        third_rng,
         variant.data,
         half,
     )
     values = dict(case.values)
-    values |= {n: make_read_only(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    values |= {n: make_read_only(array.astype(dtype)) for n, array in graph_inputs.items() if n in inputs}
     factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
     values |= {n: make_read_only((factor * values[n]).astype(dtype)) for n, factor in factors.items()}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP

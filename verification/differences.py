@@ -33,7 +33,7 @@ from trigraph.verification.subjects import Subject, compute_arrays
 STEPS = tuple(2.0**-k for k in (*range(4, 12, 2), 12, 13, 14, 16, 18, *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
 # Smallest ratio of successive steps for functions without truncation error, for which no slope is measured.
-APART = 2.0**8
+MIN_STEP_RATIO = 2.0**8
 
 # Factors of products to be summed; each factor is an array (2, ...) of hi and lo.
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -145,10 +145,10 @@ def add_verdict(
 
 
 def _select_steps(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
-    """Return the steps up to `largest`, or a subset with ratios of at least `APART` if there is no truncation error."""
+    """Return the steps up to `largest`; if truncation is absent, a subset with ratios from `MIN_STEP_RATIO`."""
     taken: list[float] = []
     for step in steps:
-        if step <= largest and (degree is None or degree > 2 or not taken or step * APART <= taken[-1]):
+        if step <= largest and (degree is None or degree > 2 or not taken or step * MIN_STEP_RATIO <= taken[-1]):
             taken.append(step)
     return taken
 

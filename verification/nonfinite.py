@@ -14,7 +14,7 @@ from trigraph.verification.judged import JudgedCase, compute_with_judge
 from trigraph.verification.subjects import Subject, call_subject
 
 
-class Spoiler(NamedTuple):
+class Replacement(NamedTuple):
     """Value to write to an argument: at the fraction `part`, or from there to every `step`-th element."""
 
     value: float
@@ -28,44 +28,49 @@ class Spoiler(NamedTuple):
 
 
 # With every fifth element NaN, a sum or extremum may contain several; an extremum must select the first NaN.
-SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
+REPLACEMENTS = (
+    Replacement(math.nan, 1 / 2),
+    Replacement(math.nan, 0, 5),
+    Replacement(math.inf, 1 / 3),
+    Replacement(-math.inf, 2 / 3),
+)
 
 
-def list_spoilers(argument: Argument) -> tuple[Spoiler, ...]:
+def list_replacements(argument: Argument) -> tuple[Replacement, ...]:
     """Return the spoilers for an argument, without -inf for positive arguments, which would be rejected."""
-    return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
+    return tuple(s for s in REPLACEMENTS if not (argument.positive and s.value < 0))
 
 
-def _spoil_array(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
+def _replace_elements(array: np.ndarray, spoiler: Replacement) -> np.ndarray:
     changed: np.ndarray = array.copy()
     first = int(spoiler.part * (changed.size - 1))
     changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
     return changed
 
 
-def _mark_spoilt(array: np.ndarray, value: float) -> np.ndarray:
+def _mark_nonfinite(array: np.ndarray, value: float) -> np.ndarray:
     """Return a mask of NaN or, if `value` is infinite (and may lead to NaN), of all non-finite results."""
     return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
 
 
-def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
+def _expect_marks(judged: JudgedCase, op: Operator, name: str, spoiler: Replacement) -> dict[str, np.ndarray]:
     """Return the judge's mask for each field, or the field itself if it contains integers."""
     arguments = judged.case.arguments(op)
-    arguments[name] = _spoil_array(arguments[name], spoiler)
+    arguments[name] = _replace_elements(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
         fields = compute_with_judge(op, arguments)
     integers = {f.name for f in op.fields if f.index}
-    return {n: a if n in integers else _mark_spoilt(a[0], spoiler.value) for n, a in fields.items()}
+    return {n: a if n in integers else _mark_nonfinite(a[0], spoiler.value) for n, a in fields.items()}
 
 
 def _count_wrong_elements(
-    subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: Spoiler
+    subject: Subject, judged: JudgedCase, op: Operator, name: str, spoiler: Replacement
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
     """Return the outcome of the call and, for each field, the number of wrong elements and a note."""
     case, wrong = judged.case, {}
     expected = judged.cache_result((op.name, name, spoiler), lambda: _expect_marks(judged, op, name, spoiler))
     arguments = case.arguments(op)
-    arguments[name] = _spoil_array(arguments[name], spoiler)
+    arguments[name] = _replace_elements(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
         outcome = call_subject(subject, op, arguments)
     for field in case.list_returned(op):
@@ -73,7 +78,7 @@ def _count_wrong_elements(
         note = describe_wrong_form(got, field, case.sizes, expected_dtype(field, case))
         error = math.inf
         if not note:
-            marks = got if field.index else _mark_spoilt(got, spoiler.value)
+            marks = got if field.index else _mark_nonfinite(got, spoiler.value)
             # The judge's bwd3 differentiates every product in bwd and bwd2, including constant factors, whose
             # derivative is 0, and 0 times NaN is NaN. A backend that omits such products returns fewer NaN.
             unequal = marks & ~expected[field.name] if op.order == 3 else marks != expected[field.name]
@@ -90,7 +95,7 @@ def check_nonfinite(subject: Subject, judged: JudgedCase, op: Operator, name: st
     """
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(
-        *(_count_wrong_elements(subject, judged, op, name, s) for s in list_spoilers(argument)), strict=True
+        *(_count_wrong_elements(subject, judged, op, name, s) for s in list_replacements(argument)), strict=True
     )
     checks = []
     for field in judged.case.list_returned(op):

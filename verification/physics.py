@@ -29,9 +29,9 @@ from trigraph.verification.graphs.edges import renumber_graph
 from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.structures import (
     BASIS,
-    MIDDLE,
+    MID_WIDTH,
     SUM,
-    WHOLE,
+    WHOLE_TRIPLETS,
     WIDTH,
     AtomicStructure,
     InteractionModel,
@@ -77,7 +77,7 @@ class PhysicalSystem:
             "num_spherical": SUM["num_spherical"],
             "num_radial": SUM["num_radial"],
             "n_emb": WIDTH,
-            "n_mid": MIDDLE,
+            "n_mid": MID_WIDTH,
         }
         return {"num_edges": self.graph.num_edges, "num_nodes": self.graph.num_nodes, **widths}
 
@@ -89,7 +89,7 @@ class PhysicalSystem:
 
 def prepare_system(structure: AtomicStructure) -> PhysicalSystem:
     """Return the system for a structure, or for a part if pyref would need too much memory."""
-    some = structure.limit_triplets(WHOLE)
+    some = structure.limit_triplets(WHOLE_TRIPLETS)
     target = draw_numbers(f"{structure.name} forces", len(some.positions), 3)
     return PhysicalSystem(
         some.name, some.positions, some.offset, some.cutoff, some.graph, make_model(some), target, some.note
@@ -202,8 +202,8 @@ def differentiate_forces(
         "freq": of_basis["freq"] + first["freq"],
     }
     length = f.dist[:, None] * s.cutoff
-    bent = (edge - f.unit * (edge * f.unit).sum(1, keepdims=True)) / length * b.grad_dist[:, None] / s.cutoff
-    vec = of_sum["vec"] + (of_basis["dist"] + first["dist"])[:, None] * f.unit / s.cutoff + bent
+    direction_term = (edge - f.unit * (edge * f.unit).sum(1, keepdims=True)) / length * b.grad_dist[:, None] / s.cutoff
+    vec = of_sum["vec"] + (of_basis["dist"] + first["dist"])[:, None] * f.unit / s.cutoff + direction_term
     return ForceGradients(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
 
 
@@ -362,9 +362,9 @@ def _renumber_atoms(s: PhysicalSystem) -> PhysicalSystem:
 
 
 # A rotation that is not a symmetry of any structure.
-TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
+ROTATION = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
 MOTIONS: dict[str, Callable[[PhysicalSystem], PhysicalSystem]] = {
-    "rotated": partial(_rotate_system, TURN),
+    "rotated": partial(_rotate_system, ROTATION),
     "mirrored": partial(_rotate_system, -np.eye(3)),
     "translated": lambda s: replace(s, positions=s.positions + TRANSLATION),
     "renumbered": _renumber_atoms,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.backends import backend_function
+from trigraph.backends import get_backend_function
 from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
 from trigraph.table import Definition
@@ -42,7 +42,7 @@ def _make_airfoil_values(definition: Definition, patch: bool, keep: np.ndarray |
         "coords": coords,
         "params": params,
         "features": np.concatenate([np.sin(phases), np.cos(phases)], axis=1),
-        "kernel": backend_function("pyref", "gno_kernel_fwd")(coords, params, **sizes),
+        "kernel": get_backend_function("pyref", "gno_kernel_fwd")(coords, params, **sizes),
         "graph": CSC.from_coo(src, dst, len(positions), len(positions)),
         **sizes,
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slopecheck.units import Task, Unit, unit_of
-from trigraph.backends import BACKENDS, unavailable
+from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.checks import HALF_BACKENDS
 from trigraph.fortran.levels import get_cpu_level
 from trigraph.table import DEFINITIONS, NAMED, THIRD, Definition
@@ -77,7 +77,7 @@ HUB, LONGEST_HUB = 1_950, 8_100
 
 def list_available_backends() -> tuple[str, ...]:
     """Return the backends that are available on this machine, which always include the judge."""
-    return (*(name for name in BACKENDS if not unavailable(name)), "judge")
+    return (*(name for name in BACKENDS if not explain_unavailable(name)), "judge")
 
 
 def _select_operators(operators: Iterable[str] | None) -> frozenset[str]:
@@ -190,7 +190,7 @@ class _VerificationRun:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in list_hub_variants(definition, HUB, "positive")]
         # Equal terms are a weak test of users' functions, whose tolerance is half the number of terms.
-        backends = tuple(s for s in real if s.subject.only is None)
+        backends = tuple(s for s in real if s.subject.implements is None)
         some += [(backends, v) for v in list_hub_variants(definition, HUB, "constant")]
         if dtype == "float32":
             chunked = tuple(s for s in self.scopes if s.subject.chunked)
@@ -348,7 +348,7 @@ def plan_run(
                 operators = [target]
             else:
                 implementation = make_user_subject(implementation, target)
-        operators = [implementation.only] if operators is None and implementation.only else operators
+        operators = [implementation.implements] if operators is None and implementation.implements else operators
         scopes.append(Scope(implementation, _select_operators(operators), skip=frozenset(skip)))
     selected = _select_operators(operators)
     if alone:

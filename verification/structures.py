@@ -15,7 +15,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from slopecheck.structures import read_atoms
-from trigraph.backends import backend_function
+from trigraph.backends import get_backend_function
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import Definition
 
@@ -24,10 +24,10 @@ SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "c
 # Attributes of the radial basis and the sum as in DimeNet++, with the exclusion rule for periodic systems.
 BASIS: dict[str, Any] = {"num_spherical": 7, "envelope_exponent": 5}
 SUM: dict[str, Any] = {"num_spherical": 7, "num_radial": 6, "exclude": "edge"}
-WIDTH, MIDDLE = 3, 2  # n_emb and n_mid; small because the judge is slow
+WIDTH, MID_WIDTH = 3, 2  # n_emb and n_mid; small because the judge is slow
 # Largest numbers of triplets in the patch that is compared with the judge, and in the input for differences and
 # physics, for which pyref stores arrays over all triplets.
-PATCH, WHOLE = 1500, 10_000
+PATCH_TRIPLETS, WHOLE_TRIPLETS = 1500, 10_000
 # Peak memory in bytes per edge while neighbours are found and sorted (measured: 253).
 BYTES_PER_EDGE = 256
 
@@ -85,12 +85,12 @@ class AtomicStructure:
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
         """Return arguments of fwd (`RealInput.values`): DimeNet++'s frequencies, random embeddings and weights."""
-        some = self.limit_triplets(PATCH if patch else WHOLE)
+        some = self.limit_triplets(PATCH_TRIPLETS if patch else WHOLE_TRIPLETS)
         drawn = make_model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
         if definition.name == "radial_basis":
             return {"dist": dist if keep is None else dist[keep], "freq": drawn.freq, **BASIS}
-        basis = backend_function("pyref", "radial_basis_fwd")(dist, drawn.freq, **BASIS)
+        basis = get_backend_function("pyref", "radial_basis_fwd")(dist, drawn.freq, **BASIS)
         embedding = drawn.embedding * (basis.rbf @ drawn.projection)
         arrays = {"vec": some.vec, "sbf_rad": basis.sbf_rad, "embedding": embedding, "weights": drawn.weights}
         return {**arrays, "graph": some.graph, **SUM}
@@ -105,13 +105,13 @@ class AtomicStructure:
 
         return (
             f"Structure {self.name}: {len(self.positions)} atoms, {len(self.src)} edges within {self.cutoff:g}, "
-            f"{_count_triplets(self.src, self.dst)} triplets. The judge checks {describe_part(PATCH)}; "
-            f"differences, forces and invariances use {describe_part(WHOLE)}."
+            f"{_count_triplets(self.src, self.dst)} triplets. The judge checks {describe_part(PATCH_TRIPLETS)}; "
+            f"differences, forces and invariances use {describe_part(WHOLE_TRIPLETS)}."
         )
 
     def remark(self, patch: bool) -> str:
         """Describe what the patch or the whole input excludes."""
-        return self.limit_triplets(PATCH if patch else WHOLE).note
+        return self.limit_triplets(PATCH_TRIPLETS if patch else WHOLE_TRIPLETS).note
 
 
 def _count_triplets(src: np.ndarray, dst: np.ndarray) -> int:
@@ -146,7 +146,7 @@ def make_model(structure: AtomicStructure) -> InteractionModel:
         freq=np.pi * np.arange(1, radial + 1),
         embedding=draw_numbers(f"{structure.name} embedding", edges, WIDTH),
         projection=draw_numbers(f"{structure.name} projection", radial, WIDTH) / np.sqrt(radial),
-        weights=draw_numbers(f"{structure.name} weights", rows + WIDTH, MIDDLE) / np.sqrt(MIDDLE),
+        weights=draw_numbers(f"{structure.name} weights", rows + WIDTH, MID_WIDTH) / np.sqrt(MID_WIDTH),
         readout=draw_numbers(f"{structure.name} readout", edges, WIDTH),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from slopecheck.outcome import Outcome, observe
 from trigraph.arrays import name_library
-from trigraph.backends import BACKENDS, FUNCTIONS, unavailable
+from trigraph.backends import BACKENDS, FUNCTIONS, explain_unavailable
 from trigraph.backends.choice import supports_third
 from trigraph.graphs import to_device
 from trigraph.table import Operator, result_type
@@ -35,7 +35,7 @@ class Subject:
     name: str  # recorded as `Check.backend`
     chunked: bool  # whether sums are chunked, which determines the accuracy tolerance
     call: Call  # ``call(op, values, wrt)`` returns None for fields that were not requested; ``wrt=None`` requests all
-    only: str | None = None  # operator that a user's function implements; fortran-reference computes all others
+    implements: str | None = None  # operator that a user's function implements; fortran-reference computes all others
     # ``native(op, values)`` returns arguments and fields as arrays of the backend's library; None if `call` already
     # uses such arrays.
     native: Native | None = None
@@ -136,7 +136,7 @@ def memory_extent(array: Any) -> tuple[int, int]:
     return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
 
 
-LINE, AROUND = 64, 0x5A  # size of a cache line in bytes, and the byte value around outputs
+CACHE_LINE, GUARD_BYTE = 64, 0x5A  # size of a cache line in bytes, and the byte value around outputs
 
 
 def _call_with_out(
@@ -147,13 +147,13 @@ def _call_with_out(
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        whole = xp.full(size + 4 * LINE, AROUND, xp.uint8)
-        start = LINE - memory_extent(whole)[0] % LINE + LINE + offset
+        whole = xp.full(size + 4 * CACHE_LINE, GUARD_BYTE, xp.uint8)
+        start = CACHE_LINE - memory_extent(whole)[0] % CACHE_LINE + CACHE_LINE + offset
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
     fields = name_fields_of_result(op, FUNCTIONS[op.name](**_to_backend(name, values), out=out, backend=name))
-    strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
+    strays += [f for f in forms if fields[f] is not out[f] or any((m != GUARD_BYTE).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
 
 
@@ -161,8 +161,8 @@ def make_backend_subject(name: str) -> Subject:
     """Return a backend as a subject; raise ValueError if the backend does not exist or is not available."""
     if name not in BACKENDS:
         raise ValueError(f"verify: backend is {name!r}; expected one of {', '.join(BACKENDS)}, judge")
-    if unavailable(name):
-        raise ValueError(f"verify: backend {name!r} cannot run here: {unavailable(name)}")
+    if explain_unavailable(name):
+        raise ValueError(f"verify: backend {name!r} cannot run here: {explain_unavailable(name)}")
     call, native, into = partial(_call_on_host, name), partial(_call_native, name), partial(_call_with_out, name)
     small_blocks = importlib.import_module(DIVIDING[name]).small_blocks if name in DIVIDING else None
     third = partial(supports_third, name)

@@ -32,7 +32,7 @@ class Scope:
 
     def checks_operator(self, op: Operator) -> bool:
         """Return whether to check an operator of the subject."""
-        return op.name in self.selected and self.subject.only in (None, op.name)
+        return op.name in self.selected and self.subject.implements in (None, op.name)
 
     def operators(self, case: Case) -> list[Operator]:
         """Return the operators of a case to check."""
@@ -50,8 +50,8 @@ class Scope:
         """
         if not admits(self.where, values):
             return None
-        if self.subject.only is not None:
-            return self.subject.only if self.subject.only in {op.name for op in ops} else None
+        if self.subject.implements is not None:
+            return self.subject.implements if self.subject.implements in {op.name for op in ops} else None
         return ops[0].name if ops[0].name in self.selected else None
 
 
@@ -111,7 +111,7 @@ def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: A
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Return tasks that check repeated calls, layout, `out`, `wrt` and absent cotangents."""
     subject = scope.subject  # users' functions do not accept `wrt`
-    offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
+    offered = {"out": subject.into is not None, "subsets": subject.implements is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
 

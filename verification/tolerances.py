@@ -14,7 +14,7 @@ from slopecheck.tolerances import Tolerance
 # Epsilon of results by dtype. The judge computes in real128 (2**-112), but returns pairs of float64.
 EPS = {**of_functions.EPS, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-CHUNKED = 8.0
+CHUNKED_TOLERANCE = 8.0
 
 TABLE = (
     Tolerance(
@@ -144,8 +144,8 @@ def accuracy_tolerance(chunked: bool, terms: int, equal: bool = False) -> float:
     If all terms are `equal`, the rounding errors of a direct sum may have the same sign.
     """
     if chunked:
-        return CHUNKED
-    return CHUNKED + (terms / 2 if equal else math.sqrt(terms))
+        return CHUNKED_TOLERANCE
+    return CHUNKED_TOLERANCE + (terms / 2 if equal else math.sqrt(terms))
 
 
 def difference_tolerance(dtype: str) -> float:

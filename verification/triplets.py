@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.backends import backend_function
+from trigraph.backends import get_backend_function
 from trigraph.graphs.edge_graph import Triplets
 from trigraph.graphs.segments import Segments
 from trigraph.table import Definition
@@ -85,7 +85,7 @@ class TripletInput:
         values = {**basis, "sph_basis": sph, "sph": sph, "triplets": Segments(lists.outer, edges)}
         if definition.name == "interaction_bilinear":
             values |= {
-                "rad_W1": backend_function("pyref", "basis_embedding_spherical_fwd")(**basis),
+                "rad_W1": get_backend_function("pyref", "basis_embedding_spherical_fwd")(**basis),
                 "m": draw_numbers(f"{some.name} m", edges, EMB_IN),
                 "weight": draw_numbers(f"{some.name} bilinear", EMB_OUT, INTERM * EMB_IN),
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,

@@ -10,7 +10,7 @@ import numpy as np
 from trigraph import CSC, EdgeGraph, Segments, gpu
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu import sums
-from trigraph.gpu.instances import INSTANCES, TENSOR, switching_tensor_cores
+from trigraph.gpu.instances import INSTANCES, TENSOR_SUFFIX, set_tensor_cores
 from trigraph.table import DEFINITIONS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import assemble_case, find_half_dtype, list_half_dtypes
@@ -23,7 +23,7 @@ HUB, BROAD, MANY = [3, 0, 0, 0, 300, 128, 0, 1], [3, 0, 130], [1, 0, 2] * 90
 
 
 @dataclass(frozen=True)
-class Small:
+class SmallCase:
     """Small case of a family."""
 
     dtype: str  # float32 (with int32 graphs) or float64 (with int64 graphs)
@@ -31,16 +31,16 @@ class Small:
     sizes: Mapping[str, int]
     setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble_case`
     half: str | None = None  # half-precision dtype for arrays that support it
-    spoilt: bool = False  # whether an edge vector is NaN, so that blocks sum over pairs
+    has_nan_vector: bool = False  # whether an edge vector is NaN, so that blocks sum over pairs
 
 
-def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> Small:
-    return Small(dtype, degrees, {"d": d, "hidden": hidden, "f_in": f_in, "f_out": f_out})
+def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> SmallCase:
+    return SmallCase(dtype, degrees, {"d": d, "hidden": hidden, "f_in": f_in, "f_out": f_out})
 
 
-def _dimenet(dtype: str, joined: Sequence[Any], nodes: int, widths: tuple[int, ...], exclude: str | None) -> Small:
+def _dimenet(dtype: str, joined: Sequence[Any], nodes: int, widths: tuple[int, ...], exclude: str | None) -> SmallCase:
     sizes = dict(zip(("n_emb", "n_mid", "num_spherical", "num_radial"), widths, strict=True))
-    return Small(dtype, joined, {**sizes, "num_nodes": nodes, "envelope_exponent": 5}, {"exclude": exclude})
+    return SmallCase(dtype, joined, {**sizes, "num_nodes": nodes, "envelope_exponent": 5}, {"exclude": exclude})
 
 
 def _gat(
@@ -51,15 +51,15 @@ def _gat(
     activation: str,
     edges: bool,
     half: str | None = None,
-) -> Small:
+) -> SmallCase:
     setting = {"concat_heads": concat, "activation": activation, "negative_slope": 0.3}
     sizes = dict(zip(("num_heads", "dim_head"), heads, strict=True))
-    return Small(dtype, degrees, sizes, setting if edges else {**setting, "edge_embedding": None}, half)
+    return SmallCase(dtype, degrees, sizes, setting if edges else {**setting, "edge_embedding": None}, half)
 
 
-def _gemnet(dtype: str, triplets: Sequence[int], atoms: int, *widths: int) -> Small:
+def _gemnet(dtype: str, triplets: Sequence[int], atoms: int, *widths: int) -> SmallCase:
     sizes = dict(zip(("interm", "num_spherical", "emb_in", "emb_out"), widths, strict=True))
-    return Small(dtype, triplets, {**sizes, "num_radial": 3, "num_outputs": atoms})
+    return SmallCase(dtype, triplets, {**sizes, "num_radial": 3, "num_outputs": atoms})
 
 
 def _every_pair(nodes: int) -> list[tuple[int, int]]:
@@ -68,7 +68,7 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
 
 # The cases include rows of two and three pieces ("hub"), several blocks of rows ("many"), isolated nodes, widths of 1
 # and widths beyond a tile or a warp, and row sizes that are or are not multiples of 16 bytes.
-CASES: dict[str, dict[str, Small]] = {
+CASES: dict[str, dict[str, SmallCase]] = {
     "gno": {
         "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
         # The three tile shapes of matrix products.
@@ -88,7 +88,7 @@ CASES: dict[str, dict[str, Small]] = {
         "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
         # More in-edges and more out-edges at every node than num_spherical, so that all sums take linear time.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
-        "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), spoilt=True),
+        "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), has_nan_vector=True),
         # One node has so many edges that sums are split; one block has more nodes than its chunks have edges.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
@@ -114,12 +114,12 @@ CASES: dict[str, dict[str, Small]] = {
         },
     },
     "weighted": {
-        "hub": Small("float32", HUB, {"dim": 5}),
-        "hub, wide": Small("float32", HUB, {"dim": 4}),
-        "broad": Small("float64", BROAD, {"dim": 67}),
-        "broad, wide": Small("float64", BROAD, {"dim": 66}),
-        "many": Small("float64", MANY, {"dim": 1}),
-        "broad float": Small("float32", [4, 3, 5], {"dim": 132}),
+        "hub": SmallCase("float32", HUB, {"dim": 5}),
+        "hub, wide": SmallCase("float32", HUB, {"dim": 4}),
+        "broad": SmallCase("float64", BROAD, {"dim": 67}),
+        "broad, wide": SmallCase("float64", BROAD, {"dim": 66}),
+        "many": SmallCase("float64", MANY, {"dim": 1}),
+        "broad float": SmallCase("float32", [4, 3, 5], {"dim": 132}),
     },
     "gemnet": {
         "hub": _gemnet("float32", [3, 0, 0, 300, 128, 0, 1], 3, 7, 2, 5, 20),
@@ -134,23 +134,25 @@ CASES: dict[str, dict[str, Small]] = {
 }
 
 
-def subset(family: str) -> tuple[str, ...]:
+def list_reached_instances(family: str) -> tuple[str, ...]:
     """Return the kernel instances that the cases run: float64 with int64, and other dtypes with int32 (half of all).
 
     Instances for SiLU and the neighbour search, which are not operators, have separate tests.
     """
 
-    def kept(instance: str) -> bool:
+    def is_reached(instance: str) -> bool:
         arguments = set(instance.partition("<")[2].removesuffix(">").split(", ")) - {""}
         types = {name for name in arguments if not name.isdigit()} - {"false", "true"}
         return types <= WITH_INT or types <= WITH_LONG
 
     return tuple(
-        instance for instance in INSTANCES[family] if kept(instance) and not instance.startswith(("silu", "neighbor"))
+        instance
+        for instance in INSTANCES[family]
+        if is_reached(instance) and not instance.startswith(("silu", "neighbor"))
     )
 
 
-def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, int]]:
+def _make_graphs(family: str, case: SmallCase, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, int]]:
     """Return graph objects, and sizes for operators without graphs."""
     index, count = INDEX[case.dtype], len(case.graph)
     if family == "dimenet":
@@ -175,10 +177,10 @@ def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[st
     return {"graph": CSC(offsets, indices, sources, rows, positions)}, {"num_edges": positions}
 
 
-def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
+def make_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
     """Return the arguments of all operators, by definition and setting."""
     case, rng = CASES[family][name], np.random.default_rng(seed)
-    graphs, sizes = _graphs(family, case, rng)
+    graphs, sizes = _make_graphs(family, case, rng)
     made = {}
     for definition in (d for d in DEFINITIONS if d.family == family):
         halves = {a.name for op in list_all_operators(definition) for a in op.arguments if a.half and case.half}
@@ -187,7 +189,7 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
             values = {**drawn.values, **drawn.grads, **drawn.ggs, **drawn.gggs}
             if "vec" in values:
                 values["vec"] = graphs["vec"].copy()
-                values["vec"][:1] = np.nan if case.spoilt else values["vec"][:1]
+                values["vec"][:1] = np.nan if case.has_nan_vector else values["vec"][:1]
             if "attention_weights" in values:  # scaled so that several scores contribute to each softmax
                 values["attention_weights"] = values["attention_weights"] / np.sqrt(
                     case.sizes["dim_head"], dtype=case.dtype
@@ -198,7 +200,9 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
     return made
 
 
-def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_calls(
+    op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (label, arguments) for calls with all arguments, with each cotangent alone, and with results of fwd."""
     arguments = {n: values.get(n) for n in op.parameters if n != "wrt"}
     yield "", arguments
@@ -210,12 +214,12 @@ def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) 
         yield " with what was given back", {**arguments, **back}
 
 
-def _computed(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
+def _compute_with_kernels(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an operator, computed by the kernels."""
     return name_fields_of_result(op, getattr(gpu, op.name)(**values))
 
 
-def _judged(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
+def _compute_with_judge(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return an operator's fields from the judge, (3, ...): hi and lo of the value, and the sum of absolute terms."""
     arrays = {a.name for a in op.arguments}
     wide = {n: v.astype(np.float64) if n in arrays and v is not None else v for n, v in values.items()}
@@ -224,7 +228,7 @@ def _judged(op: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def results(
+def collect_results(
     compute: Callable[[Operator, Mapping[str, Any]], dict[str, Any]], made: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the fields of every call of every operator."""
@@ -234,14 +238,14 @@ def results(
         definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
         third = [op for op in (find_third_order(definition),) if hasattr(gpu, op.name)]
         for op in (*list_all_operators(definition), *third):
-            for label, arguments in _calls(op, values, forward):
+            for label, arguments in _list_calls(op, values, forward):
                 fields = compute(op, arguments)
                 forward = forward or fields
                 collected[f"{key}: {op.name}{label}"] = fields
     return collected
 
 
-def _close(what: str, got: Any, right: Any, third: bool) -> None:
+def _assert_close(what: str, got: Any, right: Any, third: bool) -> None:
     """Assert that integers are equal, or that the same numbers are finite and within the chunked sums' tolerance.
 
     In third derivatives, NaN may reach fewer numbers than in the judge's results.
@@ -264,32 +268,34 @@ def _close(what: str, got: Any, right: Any, third: bool) -> None:
 
 
 @cache
-def expected(family: str, name: str) -> dict[str, dict[str, Any]]:
+def compute_expected(family: str, name: str) -> dict[str, dict[str, Any]]:
     """Return the judge's results for a case, computed once per process."""
-    return results(_judged, make(family, name))
+    return collect_results(_compute_with_judge, make_arguments(family, name))
 
 
-def run(family: str, place: Device) -> dict[str, np.ndarray]:
+def compare_with_judge(family: str, target: Device) -> dict[str, np.ndarray]:
     """Compare all cases of a family with the judge; return every array that the kernels computed.
 
     If the family has kernels for tensor cores, float32 cases are computed with and without these kernels.
     """
     collected: dict[str, np.ndarray] = {}
-    tensor_kernels = any(TENSOR in name for name in INSTANCES[family])
+    tensor_kernels = any(TENSOR_SUFFIX in name for name in INSTANCES[family])
     with sums.small_blocks():  # splits small cases into several blocks
         for name, case in CASES[family].items():
             if case.half and not (
-                case.half in list_half_dtypes() and takes_dtype(place.backend, find_half_dtype(case.half))
+                case.half in list_half_dtypes() and takes_dtype(target.backend, find_half_dtype(case.half))
             ):
                 continue
-            right = expected(family, name)
+            right = compute_expected(family, name)
             for tensor in (False, True) if case.dtype == "float32" and tensor_kernels else (False,):
-                with switching_tensor_cores(tensor):
-                    computed = place.hosted(results(_computed, place.moved(make(family, name))))
+                with set_tensor_cores(tensor):
+                    computed = target.hosted(
+                        collect_results(_compute_with_kernels, target.moved(make_arguments(family, name)))
+                    )
                 for what, fields in computed.items():
                     for field, got in fields.items():
                         key = f"{name}{', tensor cores' * tensor}: {what}, {field}"
                         if got is not None:
-                            _close(key, got, right[what][field], "_bwd3" in what)
+                            _assert_close(key, got, right[what][field], "_bwd3" in what)
                             collected[key] = got
     return collected

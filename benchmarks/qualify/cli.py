@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from slopecheck.terminal import Finite, say
-from trigraph.backends import unavailable
+from trigraph.backends import explain_unavailable
 from trigraph.benchmarks.qualify.driver import STAGES
 from trigraph.benchmarks.qualify.driver import qualify as run_stages
-from trigraph.benchmarks.qualify.place import place
-from trigraph.benchmarks.qualify.summary import VERDICTS, write
+from trigraph.benchmarks.qualify.place import make_device
+from trigraph.benchmarks.qualify.summary import VERDICTS, write_summary
 
 
 @click.command
@@ -56,12 +56,12 @@ def qualify(
     Exit status: 0 if all checks ran and passed; 1 if one failed; 2 without a device; 3 if none failed and `trigraph
     verify` ran whole, but something else did not, because time or a tool was missing; 4 if that did not run whole.
     """
-    where = place("gpu-host" if rehearse else "gpu")
-    if not rehearse and unavailable("gpu"):
-        say(f"Error: {unavailable('gpu')}", err=True)
+    where = make_device("gpu-host" if rehearse else "gpu")
+    if not rehearse and explain_unavailable("gpu"):
+        say(f"Error: {explain_unavailable('gpu')}", err=True)
         ctx.exit(2)
     chosen = [stage for stage in STAGES if stage.name in stages or not stages]
     record = run_stages(where, out, deadline, chosen, chosen_parts, progress=lambda text: say(text, err=True))
-    summary = write(out, record)
+    summary = write_summary(out, record)
     say((out / "summary.md").read_text(encoding="utf-8"))
     ctx.exit(VERDICTS[summary["verdict"]])

@@ -13,18 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trigraph.benchmarks.qualify.part import read
+from trigraph.benchmarks.qualify.part import read_notes
 from trigraph.benchmarks.qualify.place import Device
 
 RESERVE = 5.0  # seconds reserved for the summary
-LEAST = 2.0  # seconds that must be left to start a part
+MIN_SECONDS = 2.0  # seconds that must be left to start a part
 LAST_LINES = 12  # number of output lines to keep if a part crashes
 
 
 class Stage(NamedTuple):
     """A stage: its name, its share of the time left when it begins, and the package that contains its module.
 
-    The module defines ``parts(place)``, which lists names of parts in order of importance, and ``run(part, place,
+    The module defines ``parts(target)``, which lists names of parts in order of importance, and ``run(part, place,
     notes)``. It may define ``prefix(part, place)``, a tool that runs the command; ``read(part, output)``, which
     converts the output of the process to lines; ``AT_ONCE``, whether parts may run concurrently; and ``ALONE``, whether
     a part needs exclusive use of the device for timing (default: False; None if the part calls `part.locked` itself).
@@ -50,27 +50,27 @@ STAGES = (
 )
 
 
-class _Parts:
+class _StageRunner:
     """Runner of the parts of one stage, which are stopped at the time `end` of the monotonic clock."""
 
-    def __init__(self, stage: Stage, place: Device, folder: Path, end: float) -> None:
-        self._stage, self._place, self._folder, self._end = stage, place, folder, end
+    def __init__(self, stage: Stage, target: Device, folder: Path, end: float) -> None:
+        self._stage, self._place, self._folder, self._end = stage, target, folder, end
         self._name = f"{stage.package}.{stage.name}"
         self._module = importlib.import_module(self._name)
         self._processes: list[subprocess.Popen[Any]] = []
 
-    def run(self, chosen: Sequence[str], kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-        """Run the `chosen` parts (default: all), call `kept` after each part, and return the records."""
+    def run(self, chosen: Sequence[str], save_record: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+        """Run the `chosen` parts (default: all), call `save_record` after each part, and return the records."""
         try:
             names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
         except Exception as error:  # for example, CuPy without a device; the other stages still run
-            return [_known("", "crashed", repr(error))]
+            return [_make_part_record("", "crashed", repr(error))]
         records: list[dict[str, Any]] = []
         pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
         try:
-            for record in pool.map(self._part, names):
+            for record in pool.map(self._run_part, names):
                 records.append(record)
-                kept(records)
+                save_record(records)
         finally:  # also after Ctrl-C
             self._end = 0.0  # prevents other parts from starting
             pool.shutdown(wait=False, cancel_futures=True)
@@ -79,7 +79,7 @@ class _Parts:
             pool.shutdown()
         return records
 
-    def _part(self, part: str) -> dict[str, Any]:
+    def _run_part(self, part: str) -> dict[str, Any]:
         begun = time.monotonic()
         stem = f"{self._stage.name}-{part}".replace(" ", "-").replace("/", "-")
         notes, log = self._folder / f"{stem}.jsonl", self._folder / f"{stem}.log"
@@ -87,9 +87,9 @@ class _Parts:
         try:
             prefix = self._module.prefix(part, self._place) if hasattr(self._module, "prefix") else []
         except FileNotFoundError as error:  # the tool is not installed
-            return _known(part, "not run", str(error))
-        if self._end - begun < LEAST:
-            return _known(part, "not run", "no time was left")
+            return _make_part_record(part, "not run", str(error))
+        if self._end - begun < MIN_SECONDS:
+            return _make_part_record(part, "not run", "no time was left")
         command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
         command += [self._place.backend, self._name, part, str(notes)]
         with log.open("w") as output:
@@ -100,16 +100,16 @@ class _Parts:
         self._processes.append(process)
         try:
             status = process.wait(self._end - time.monotonic())
-            state, note = ("done", "") if status == 0 else ("crashed", _ended(status))
+            state, note = ("done", "") if status == 0 else ("crashed", _describe_exit(status))
         except subprocess.TimeoutExpired:
             state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
         _stop(process)
-        printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
+        printed, lines = log.read_text(encoding="utf-8", errors="replace"), read_notes(notes)
         if hasattr(self._module, "read") and state != "out of time":  # a stopped process has not printed its result
             lines += self._module.read(part, printed)
         if state == "crashed":
             note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
-        return _known(part, state, note, time.monotonic() - begun, lines)
+        return _make_part_record(part, state, note, time.monotonic() - begun, lines)
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:
@@ -119,16 +119,16 @@ def _stop(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     """Describe how a process ended."""
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any = ()) -> dict[str, Any]:
+def _make_part_record(part: str, status: str, note: str, seconds: float = 0.0, lines: Any = ()) -> dict[str, Any]:
     return {"part": part, "status": status, "seconds": seconds, "note": note, "lines": list(lines)}
 
 
-def passed(parts: Sequence[dict[str, Any]]) -> bool | None:
+def judge_parts(parts: Sequence[dict[str, Any]]) -> bool | None:
     """Return whether all parts ran and passed, or None if none failed but a part was stopped or did not run."""
     states = {part["status"] for part in parts}
     if "crashed" in states or any(line["passed"] is False for part in parts for line in part["lines"]):
@@ -137,7 +137,7 @@ def passed(parts: Sequence[dict[str, Any]]) -> bool | None:
 
 
 def qualify(
-    place: Device,
+    target: Device,
     out: Path,
     deadline: float,
     stages: Sequence[Stage] = STAGES,
@@ -155,8 +155,8 @@ def qualify(
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {
         "format": 1,
-        "rehearsal": place.rehearsal,
-        "backend": place.backend,
+        "rehearsal": target.rehearsal,
+        "backend": target.backend,
         "kit": os.environ.get("TRIGRAPH_KIT", ""),  # origin of the wheel, set by `make qualify-kit`
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,
@@ -171,13 +171,13 @@ def qualify(
         entry: dict[str, Any] = {"stage": stage.name, "limit": limit}
         record["stages"].append(entry)
 
-        def kept(parts: list[dict[str, Any]], entry: dict[str, Any] = entry, start: float = start) -> None:
+        def save_record(parts: list[dict[str, Any]], entry: dict[str, Any] = entry, start: float = start) -> None:
             now = time.monotonic()
-            entry.update(passed=passed(parts), seconds=now - start, parts=parts)
+            entry.update(passed=judge_parts(parts), seconds=now - start, parts=parts)
             record["seconds"] = now - begun
             whole = out / "record.part"  # renamed when complete, so that readers never see part of a record
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             whole.replace(out / "record.json")
 
-        kept(_Parts(stage, place, folder, start + limit).run(chosen, kept))
+        save_record(_StageRunner(stage, target, folder, start + limit).run(chosen, save_record))
     return record

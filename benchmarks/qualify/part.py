@@ -17,25 +17,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trigraph.benchmarks.qualify.place import place
+from trigraph.benchmarks.qualify.place import make_device
 
 LOCK = Path(tempfile.gettempdir()) / f"trigraph-qualify-{os.getuid()}.lock"
 
 
 @contextlib.contextmanager
-def locked(alone: bool) -> Iterator[None]:
-    """Share the device with other parts or, with `alone` for timing, lock out all other parts on this machine."""
+def lock_device(exclusive: bool) -> Iterator[None]:
+    """Share the device with other parts or, with `exclusive` for timing, lock out all other parts on this machine."""
     with LOCK.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Convert a value for JSON: NumPy's numbers to Python's, and non-finite numbers to text."""
     if isinstance(value, dict):
-        return {str(name): _plain(v) for name, v in value.items()}
+        return {str(name): _to_json_value(v) for name, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_to_json_value(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -58,10 +58,10 @@ class Notes:
         """Append a line to the file."""
         line = {"name": name, "passed": passed if passed is None else bool(passed), "note": note, **values}
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(_plain(line)) + "\n")
+            stream.write(json.dumps(_to_json_value(line)) + "\n")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_notes(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a file, except for a line that a crash has truncated."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
@@ -75,8 +75,8 @@ def main() -> None:
     where, module, part, path = sys.argv[1:]
     stage = importlib.import_module(module)
     alone = getattr(stage, "ALONE", False)
-    with contextlib.nullcontext() if alone is None else locked(alone):
-        stage.run(part, place(where), Notes(Path(path)))
+    with contextlib.nullcontext() if alone is None else lock_device(alone):
+        stage.run(part, make_device(where), Notes(Path(path)))
 
 
 if __name__ == "__main__":

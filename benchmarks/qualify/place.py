@@ -107,7 +107,7 @@ class Device:
         return results, replay
 
     @contextlib.contextmanager
-    def poisoned(self) -> Iterator[None]:
+    def fill_uninitialized(self) -> Iterator[None]:
         """Fill uninitialised arrays with NaN, or with -1 if they contain integers."""
         xp, empty = self.xp, self.xp.empty
 
@@ -187,6 +187,6 @@ class Rehearsal(Device):
         return {"device": {"name": "rehearsal on gpu-host, not a device", "multiProcessorCount": 1}}
 
 
-def place(name: str) -> Device:
+def make_device(name: str) -> Device:
     """Return the device for the backend ``"gpu"``, or the CPU for ``"gpu-host"``."""
     return Rehearsal() if name == "gpu-host" else Device()

@@ -12,7 +12,7 @@ NOTE = 300  # maximum number of characters in a note
 VERDICTS = {"passed": 0, "failed": 1, "passed in part": 3, "little was checked": 4}
 
 
-def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
+def _iterate_lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
     """Yield the lines of all parts of a stage."""
     for entry in record["stages"]:
         if entry["stage"] == stage:
@@ -20,13 +20,13 @@ def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
                 yield from part["lines"]
 
 
-def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _summarise_stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the page's entry for each stage: verdict, counts, and failures."""
     for stage in record["stages"]:
         lines = [line for part in stage["parts"] for line in part["lines"]]
         wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
         broken = [p for p in stage["parts"] if p["status"] == "crashed"]
-        wrong += [f"{p['part']}: {p['status']}, {_ends(p['note'])}" for p in broken]
+        wrong += [f"{p['part']}: {p['status']}, {_first_and_last_line(p['note'])}" for p in broken]
         yield {
             "name": stage["stage"],
             "passed": stage["passed"],
@@ -38,7 +38,7 @@ def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _ends(note: str) -> str:
+def _first_and_last_line(note: str) -> str:
     """Return the first and the last line of a note: how a process ended, and the end of its output."""
     lines = note.strip().splitlines() or [""]
     return "; ".join(dict.fromkeys((lines[0], lines[-1].strip())))
@@ -57,10 +57,10 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     yield f"{stage['stage']}, {part['part']}, {line['name']}", line["note"][:NOTE]
 
 
-def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
+def _tabulate_times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
     """Return a row for each workload: trigraph's times, shares of the roofline, and ratios to the peers."""
     rows: dict[str, dict[str, Any]] = {}
-    for line in _lines(record, "bench"):
+    for line in _iterate_lines(record, "bench"):
         if "workload" not in line or "seconds" not in line:
             continue
         row = rows.setdefault(line["workload"], {"workload": line["workload"], "ms": {}, "share": {}, "peers": {}})
@@ -79,9 +79,9 @@ def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any
 
 def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of the page."""
-    ceilings = {line["ceiling"]: line["value"] for line in _lines(record, "environment") if "ceiling" in line}
-    versions = next((line for line in _lines(record, "environment") if line["name"] == "environment"), {})
-    stages = list(_stages(record))
+    ceilings = {line["ceiling"]: line["value"] for line in _iterate_lines(record, "environment") if "ceiling" in line}
+    versions = next((line for line in _iterate_lines(record, "environment") if line["name"] == "environment"), {})
+    stages = list(_summarise_stages(record))
     verdicts = [stage["passed"] for stage in stages]
     verified = not record.get("chosen") and any(stage["name"] == "verify" and stage["passed"] for stage in stages)
     unfinished = "passed in part" if verified else "little was checked"
@@ -99,14 +99,16 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "warnings": versions.get("collected", {}).get("warnings", []),
         "ceilings": ceilings,
         "stages": stages,
-        "times": _times(record, ceilings),
-        "steps": [line for line in _lines(record, "torch") if line.get("ratio")],
-        "models": [m for name in ("models", "compiled", "curvature") for m in _lines(record, name) if "seconds" in m],
+        "times": _tabulate_times(record, ceilings),
+        "steps": [line for line in _iterate_lines(record, "torch") if line.get("ratio")],
+        "models": [
+            m for name in ("models", "compiled", "curvature") for m in _iterate_lines(record, name) if "seconds" in m
+        ],
         "left_out": list(_left_out(record)),
     }
 
 
-def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+def write_summary(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the page to a folder; return its contents."""
     from jinja2 import Environment, StrictUndefined
 

@@ -7,7 +7,7 @@ runs this file before anything is installed::
 
     python gpu/host/build.py --family gno --source-dir gpu --generate gno_host.cpp --depfile gno_host.d
 
-Tests use `host_build` to build libraries for sanitizers and from other sources.
+Tests use `build_host_library` to build libraries for sanitizers and from other sources.
 """
 
 import argparse
@@ -94,20 +94,20 @@ def _locate(text: str, position: int) -> str:
     return f"{mark[2]}:{int(mark[1]) + text.count(chr(10), mark.end(), position) - 1}"
 
 
-def _without_comments(text: str) -> str:
+def _strip_comments(text: str) -> str:
     return re.sub(_SKIPPED, lambda match: " " if match[0].startswith("/") else match[0], text, flags=re.DOTALL)
 
 
 def struct_members(text: str) -> dict[str, list[str]]:
     """Return the member names of every struct; each member must be declared on a line of its own."""
-    structs = _STRUCT.findall(_without_comments(text))
+    structs = _STRUCT.findall(_strip_comments(text))
     return {name: [member for _, member in _MEMBER.findall(body)] for _, name, body in structs}
 
 
 def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
     """Return the parameter names of every ``__global__`` function, replacing `structs` by their members."""
     parameters: dict[str, list[str]] = {}
-    for _, kernel, declarations in _kernels(text):
+    for _, kernel, declarations in _iterate_kernels(text):
         names: list[str] = []
         for words in (re.findall(r"\w+", declaration) for declaration in declarations):
             names += [f"{words[-1]}.{member}" for word in words for member in structs.get(word, ())] or words[-1:]
@@ -118,10 +118,12 @@ def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> d
 def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
     """Return the parameter types of every instance, in the format of `Entry::signature` in ``cuda_host.h``."""
     structs = {
-        name: (_names(head), [declared for declared, _ in _MEMBER.findall(body)])
-        for head, name, body in _STRUCT.findall(_without_comments(text))
+        name: (_template_parameter_names(head), [declared for declared, _ in _MEMBER.findall(body)])
+        for head, name, body in _STRUCT.findall(_strip_comments(text))
     }
-    kernels = {kernel: (_names(head), declarations) for head, kernel, declarations in _kernels(text)}
+    kernels = {
+        kernel: (_template_parameter_names(head), declarations) for head, kernel, declarations in _iterate_kernels(text)
+    }
 
     def find_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
@@ -146,14 +148,14 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
     return types
 
 
-def _names(head: str) -> list[str]:
+def _template_parameter_names(head: str) -> list[str]:
     """Return the names of the parameters of a template."""
     return [parameter.split()[-1] for parameter in head.split(",") if parameter.split()]
 
 
-def _kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
+def _iterate_kernels(text: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the template parameters, name and parameters of every ``__global__`` function."""
-    code = _without_comments(text)
+    code = _strip_comments(text)
     for match in _KERNEL.finditer(code):
         declarations = []
         depth, start = 0, match.end() + 1
@@ -227,16 +229,18 @@ def compile_library(generated: str, library: Path, variant: str, extra_flags: Se
         kernels = Path(folder) / "kernels.cpp"
         kernels.write_text(generated, encoding="utf-8")
 
-        def compiled(source: Path, flags: Sequence[str]) -> str:
+        def compile_object(source: Path, flags: Sequence[str]) -> str:
             _run_compiler([*command, *flags, "-c", str(source), "-o", str(Path(folder) / f"{source.stem}.o")])
             return str(Path(folder) / f"{source.stem}.o")
 
         if not runtime.exists():
             names = (*RUNTIME_SOURCES, "race.cpp") if variant == "race" else RUNTIME_SOURCES
-            objects = [compiled(HOST / name, RUNTIME_FLAGS[variant]) for name in names]
+            objects = [compile_object(HOST / name, RUNTIME_FLAGS[variant]) for name in names]
             _link([*command, "-r", "-nostdlib"], objects, runtime)
         link_flags = SANITIZE if variant == "asan" else ()
-        _link([*command, *link_flags, "-shared"], [compiled(kernels, KERNEL_FLAGS[variant]), str(runtime)], library)
+        _link(
+            [*command, *link_flags, "-shared"], [compile_object(kernels, KERNEL_FLAGS[variant]), str(runtime)], library
+        )
 
 
 def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
@@ -246,7 +250,7 @@ def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
     partial.replace(output)
 
 
-def host_build(
+def build_host_library(
     family: str,
     variant: str = "fast",
     source: Path | None = None,

@@ -28,7 +28,7 @@ NO_CUPY = (
 )
 
 
-def cupy_module() -> Any:
+def import_cupy() -> Any:
     """Return the module cupy; raise an ImportError that says how to install it if it is missing."""
     try:
         import cupy
@@ -164,9 +164,9 @@ def type_label(value: Any) -> str:
             "trigraph.torch.GraphTensors.of(graph) to the program)"
         )
     batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
-    several = "batched by torch.vmap (join the graphs of all entries into one, with nodes of their own)"
-    place = several if batched else f"of layout {value.layout} on {value.device}"
-    return f"a torch.Tensor {place}"
+    batch_text = "batched by torch.vmap (join the graphs of all entries into one, with nodes of their own)"
+    detail = batch_text if batched else f"of layout {value.layout} on {value.device}"
+    return f"a torch.Tensor {detail}"
 
 
 def convert_like(array: Any, template: Any) -> Any:
@@ -186,8 +186,8 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     `like`, which messages call `like_name`.
     """
     value, like = as_array(value, f"{caller}: {name}"), as_array(like)
-    kind = name_library(value)
-    if kind is None:
+    library_name = name_library(value)
+    if library_name is None:
         raise TypeError(
             f"{caller}: {name} is {type_label(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
             "integers"
@@ -199,9 +199,10 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     if value.size > np.iinfo(value.dtype).max:
         raise ValueError(f"{caller}: {name} has {value.size} values, more than {value.dtype} can count; expected int64")
     if like is not None:
-        if name_library(like) != kind:
+        if name_library(like) != library_name:
             raise TypeError(
-                f"{caller}: {name} is a {kind}.ndarray; expected {name_library(like)}.ndarray, as {like_name} is"
+                f"{caller}: {name} is a {library_name}.ndarray; "
+                f"expected {name_library(like)}.ndarray, as {like_name} is"
             )
         if like.dtype != value.dtype:
             raise TypeError(
@@ -211,7 +212,9 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
             raise ValueError(
                 f"{caller}: {name} is on {find_device(value)}; expected {find_device(like)}, where {like_name} is"
             )
-    return copy_read_only(value) if kind == "numpy" else get_array_module(value).array(value, copy=True, order="C")
+    return (
+        copy_read_only(value) if library_name == "numpy" else get_array_module(value).array(value, copy=True, order="C")
+    )
 
 
 def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:

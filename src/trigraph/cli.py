@@ -18,7 +18,7 @@ import click
 
 from slopecheck.terminal import Commands, Finite, mark, plain_console, say
 from trigraph import __version__
-from trigraph.backends import BACKENDS, unavailable
+from trigraph.backends import BACKENDS, explain_unavailable
 from trigraph.fortran.threads import MOST, available_processors
 from trigraph.table import DEFINITIONS, FAMILIES, NAMED, Argument, Array
 
@@ -30,35 +30,40 @@ if TYPE_CHECKING:
 
 JUDGE, QUAD = "judge", "real128"
 # Commands by purpose, in the order of `trigraph --help`.
-AUDIENCES = {
+COMMAND_GROUPS = {
     "Check": ("verify",),
     "Look up": ("info", "operators"),
     "Use from LAMMPS, Fortran, C and C++": ("lammps", "config", "fortran"),
     "Develop trigraph": ("bench", "qualify"),
 }
 # Modules of commands that are imported on demand.
-LAZY = {
+LAZY_COMMANDS = {
     "bench": ("trigraph.benchmarks.cli", "Time the backends of trigraph next to other packages (peers)."),
     "qualify": ("trigraph.benchmarks.qualify.cli", "Verify and time the kernels on a CUDA device."),
 }
-NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
+OPERATOR_NAMES = (*NAMED, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
 class _Commands(Commands):
     """Command group that imports `bench` and `qualify` on demand, because they import adapters of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *LAZY])
+        return sorted([*super().list_commands(ctx), *LAZY_COMMANDS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in LAZY:
+        if cmd_name not in LAZY_COMMANDS:
             return super().get_command(ctx, cmd_name)
-        return getattr(importlib.import_module(LAZY[cmd_name][0]), cmd_name)
+        return getattr(importlib.import_module(LAZY_COMMANDS[cmd_name][0]), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in AUDIENCES.items():
+        for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(n, LAZY[n][1] if n in LAZY else self.commands[n].short_help or "") for n in names])
+                formatter.write_dl(
+                    [
+                        (n, LAZY_COMMANDS[n][1] if n in LAZY_COMMANDS else self.commands[n].short_help or "")
+                        for n in names
+                    ]
+                )
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -97,27 +102,27 @@ def _plan_units(
     implementation = options["implementation"] or options["framework"]
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
     chosen = options["backends"] or (() if implementation else list_available_backends())
-    others = [p for p in chosen if p != JUDGE] if floats else []
+    other_backends = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
-    if judge and others and "float64" in floats:  # the judge runs the same cases as float64
-        others, judge = [*others, JUDGE], False
-    alone = bool(structures) and not operators
+    if judge and other_backends and "float64" in floats:  # the judge runs the same cases as float64
+        other_backends, judge = [*other_backends, JUDGE], False
+    structures_only = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
     common = {"operators": operators or None, "seed": options["seed"], "where": options["where"]}
-    if floats and (others or implementation):
+    if floats and (other_backends or implementation):
         tensors = {name: options[name] for name in ("implementation", "framework", "device")}
         requests.append(
             {
                 **common,
                 **tensors,
-                "backends": others,
+                "backends": other_backends,
                 "dtypes": floats,
                 "structures": structures,
-                "alone": alone,
+                "alone": structures_only,
                 "skip": tuple(options["left_out"]),
             }
         )
-    if judge and not alone:
+    if judge and not structures_only:
         requests.append({**common, "backends": [JUDGE], "dtypes": ["float64"]})
     if not requests:
         raise click.UsageError(
@@ -139,14 +144,18 @@ def _plan_units(
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
-def _list_skips(checks: Sequence[Check], asked: bool, alone: bool) -> list[tuple[str, str]]:
+def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_only: bool) -> list[tuple[str, str]]:
     """Return what was skipped and why: missing golden vectors and, unless the user chose backends, absent backends."""
     from trigraph.verification import golden
 
-    skips = [] if asked else [(f"backend {p}", unavailable(p)) for p in BACKENDS if unavailable(p)]
-    if not alone and not golden.check_missing_vectors():  # otherwise missing files are failures
-        place = golden.golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
-        reason = f"not in {place}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
+    skips = (
+        []
+        if backends_were_chosen
+        else [(f"backend {p}", explain_unavailable(p)) for p in BACKENDS if explain_unavailable(p)]
+    )
+    if not structures_only and not golden.check_missing_vectors():  # otherwise missing files are failures
+        searched_folder = golden.golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
+        reason = f"not in {searched_folder}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
         families = dict.fromkeys(NAMED[c.operator].family for c in checks if c.operator in NAMED)
         absent = {family: len(golden.list_missing_vectors([family])) for family in families}
         if any(absent.values()):
@@ -174,7 +183,7 @@ def _execute_units(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Che
                     console.print(line, markup=False, soft_wrap=True)
 
 
-def _repeat_command(ctx: click.Context) -> str:
+def _format_command_line(ctx: click.Context) -> str:
     """Return the command line that repeats this run."""
     return shlex.join(("trigraph", *ctx.obj))
 
@@ -197,11 +206,11 @@ def _write_report(
 
     options = ctx.params
     report = assemble(
-        checks, skips, options["seed"], _repeat_command(ctx), collect_environment(), planned, inputs, seconds
+        checks, skips, options["seed"], _format_command_line(ctx), collect_environment(), planned, inputs, seconds
     )
     names = {c.operator for c in checks} if options["operators"] or options["implementation"] else NAMED.keys()
-    asked = names, {c.backend for c in checks}, {c.dtype for c in checks}
-    comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, asked) if earlier else None
+    selection = names, {c.backend for c in checks}, {c.dtype for c in checks}
+    comparison = compare(earlier, checks_of(earlier), report, checks, TERMS, selection) if earlier else None
     try:
         if options["folder"]:
             write_report(options["folder"], report, checks, comparison)
@@ -210,13 +219,13 @@ def _write_report(
     return comparison, ""
 
 
-def _last_time(ctx: click.Context) -> str:
+def _describe_last_duration(ctx: click.Context) -> str:
     """Return the duration of the last run of this command, from the report that this run will replace."""
     from slopecheck.report import ReportError, read
 
     with suppress(ReportError):
         report = read(ctx.params["folder"] / "report.json")
-        if report["command"] == _repeat_command(ctx) and report.get("seconds"):
+        if report["command"] == _format_command_line(ctx) and report.get("seconds"):
             minutes, seconds = divmod(round(report["seconds"]), 60)
             return " (last time: " + f"{minutes} min " * bool(minutes) + f"{seconds} s)"
     return ""
@@ -252,7 +261,7 @@ def _repeat_failed_command(checks: Sequence[Check], options: Mapping[str, Any]) 
     "--operator",
     "operators",
     multiple=True,
-    type=click.Choice(NAMES),
+    type=click.Choice(OPERATOR_NAMES),
     metavar="NAME",
     help="An operator, a definition (gno_kernel selects its three operators) or a family; repeatable [default: all].",
 )
@@ -350,7 +359,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     from slopecheck.report import read
     from slopecheck.running import left_out_by
     from slopecheck.units import count_checks
-    from trigraph.environment import tf32_problems
+    from trigraph.environment import list_tf32_problems
     from trigraph.verification.run import name_section
     from trigraph.verification.structures import read_structure as read_structure
     from trigraph.verification.terms import TERMS
@@ -375,19 +384,21 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     if folder:
         with _as_option_errors("--report"):
             folder.mkdir(parents=True, exist_ok=True)
-        last = _last_time(ctx)
-    numbers = {unit.label: unit.planned() for unit in units}
-    planned = sum(numbers.values())
+        last = _describe_last_duration(ctx)
+    planned_by_unit = {unit.label: unit.planned() for unit in units}
+    planned = sum(planned_by_unit.values())
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.describe() for structure in structures]
-    parts = dict.fromkeys(name_section(unit) for unit in units if numbers[unit.label])
+    sections = dict.fromkeys(name_section(unit) for unit in units if planned_by_unit[unit.label])
     with suppress(OSError):  # if stdout is closed, continue the run and write the report
         for text in inputs:
             say(text)
-        checked = sum(part in NAMES for part in parts)
-        on = f" on {checked} operator{'s'[: checked > 1]}" if checked else ""
-        say(f"Running {planned:,} check{'s'[: planned != 1]}{on}, and one for each sum without terms{last}.")
+        checked = sum(part in OPERATOR_NAMES for part in sections)
+        operators_text = f" on {checked} operator{'s'[: checked > 1]}" if checked else ""
+        say(
+            f"Running {planned:,} check{'s'[: planned != 1]}{operators_text}, and one for each sum without terms{last}."
+        )
     start = time.monotonic()
     checks: list[Check] = []
     console = plain_console()
@@ -399,37 +410,37 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
             print_failures(console, checks, TERMS)
             say(f"{progress.result(checks)}, then interrupted")
         raise
-    made = count_checks(checks)
-    asked = bool(options["backends"] or options["implementation"] or options["framework"])
-    alone = bool(structures) and not options["operators"]
-    skips = [*options["left_out"].items(), *_list_skips(checks, asked, alone)]
+    num_executed = count_checks(checks)
+    backends_were_chosen = bool(options["backends"] or options["implementation"] or options["framework"])
+    structures_only = bool(structures) and not options["operators"]
+    skips = [*options["left_out"].items(), *_list_skips(checks, backends_were_chosen, structures_only)]
     comparison, problem = None, ""
     if folder or earlier:  # before printing, which can fail
         comparison, problem = _write_report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
     print_summary(console, checks, TERMS)
     print_failures(console, checks, TERMS)
     print_withheld(console, checks, TERMS)
-    for warning in tf32_problems():
+    for warning in list_tf32_problems():
         say(f"Warning: {warning}")
     for what, reason in skips:
         say(f"Skipped: {what}: {reason}")
     if comparison:
         print_comparison(console, comparison)
-    if again := _repeat_failed_command(checks, options):
-        say(f"Next: repeat the first failed check: {again}")
+    if repeat_command := _repeat_failed_command(checks, options):
+        say(f"Next: repeat the first failed check: {repeat_command}")
     if folder and not problem:
         say(f"Next: open the report in a browser: {folder / 'report.html'}")
     elif not folder:
         say("Next: add --report DIR to write all checks to an HTML page with figures.")
     if problem:
         say(f"Error: the report was not written, and an earlier one is unchanged: {problem}", err=True)
-    if made != planned:
-        say(f"Error: {made:,} of {planned:,} planned checks were run", err=True)
+    if num_executed != planned:
+        say(f"Error: {num_executed:,} of {planned:,} planned checks were run", err=True)
     if options["implementation"]:
         say(progress.verdict(checks, TERMS))
     say(progress.result(checks))
-    good = any(c.passed for c in checks) and not any(c.failed for c in checks)
-    ctx.exit(0 if good and made == planned and not problem else 1)
+    has_passed = any(c.passed for c in checks) and not any(c.failed for c in checks)
+    ctx.exit(0 if has_passed and num_executed == planned and not problem else 1)
 
 
 # ---- info ------------------------------------------------------------------------------------------------------------

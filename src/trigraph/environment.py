@@ -20,7 +20,7 @@ from urllib.request import url2pathname
 from slopecheck.environment import cpu_model, system, version_of
 from slopecheck.terminal import mark
 from trigraph.arrays import NO_CUPY
-from trigraph.backends import BACKENDS, unavailable
+from trigraph.backends import BACKENDS, explain_unavailable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +76,7 @@ def build_info() -> dict[str, Any] | None:
     return json.loads(record.read_text(encoding="utf-8"))
 
 
-def fast_path() -> tuple[str | None, str]:
+def find_fast_path() -> tuple[str | None, str]:
     """Return the CPU level of the fast path in use, such as ``x86-64-v3``, or None and the reason."""
     from trigraph.fortran.levels import get_cpu_level
 
@@ -112,7 +112,7 @@ def device() -> dict[str, Any]:
     return state
 
 
-def tf32_problems() -> list[str]:
+def list_tf32_problems() -> list[str]:
     """Return a warning for each environment variable that reduces the precision of float32 products on a device."""
     return [
         f"{name}={os.environ[name]} allows TF32 (10-bit mantissas) in float32 matrix products on a device: unset it"
@@ -121,19 +121,19 @@ def tf32_problems() -> list[str]:
     ]
 
 
-def platform_warnings() -> list[str]:
+def list_platform_warnings() -> list[str]:
     """Return a warning if trigraph has never been run on this kind of system."""
     name = {"Darwin": "macOS"}.get(platform.system(), platform.system())
     return [] if name == "Linux" else [f"trigraph was not tested on {name}: run `trigraph verify` to check it"]
 
 
-def backend_states() -> list[dict[str, Any]]:
+def list_backend_states() -> list[dict[str, Any]]:
     """Return, for every backend and the judge, whether it is available, and its configuration or the reason why not."""
     from trigraph.fortran.levels import torch_operators
     from trigraph.fortran.threads import get_num_threads
 
     cuda = device()
-    level, problem = fast_path()
+    level, problem = find_fast_path()
     language, why = torch_operators()
     openmp = "with OpenMP" if (build_info() or {}).get("openmp") else "without OpenMP"
     details = {
@@ -146,7 +146,9 @@ def backend_states() -> list[dict[str, Any]]:
         "judge": "fortran-reference in real128",
     }
     # The judge is compiled from the source of the reference.
-    reasons = {backend: unavailable("fortran-reference" if backend == "judge" else backend) for backend in details}
+    reasons = {
+        backend: explain_unavailable("fortran-reference" if backend == "judge" else backend) for backend in details
+    }
     reasons["fortran"] = reasons["fortran"] or problem
     return [
         {"backend": backend, "available": not reasons[backend], "detail": reasons[backend] or details[backend]}
@@ -181,13 +183,13 @@ def collect_environment() -> dict[str, Any]:
             "model": cpu_model(),
             "processors": os.cpu_count(),
             "threads": get_num_threads(),
-            "level": fast_path()[0],
+            "level": find_fast_path()[0],
             "levels": [_level_name(level) for level in list_runnable_levels()],
         },
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES, TENSOR_VARIABLE)},
-        "warnings": platform_warnings() + tf32_problems(),
-        "backends": backend_states(),
+        "warnings": list_platform_warnings() + list_tf32_problems(),
+        "backends": list_backend_states(),
     }
 
 

@@ -49,14 +49,16 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     array([ 0.5, -0.5,  1. ,  2. ,  3. ])
     """
     arrays = {"U": (U, 2), "b_u": (b_u, 1), "V": (V, 2), "b_v": (b_v, 1)}
-    kind = name_library(U)
+    library = name_library(U)
     for name, (value, rank) in arrays.items():
         if name_library(value) is None:
-            came = type(value).__name__
-            raise TypeError(f"pack_gno_params: {name} is a {came}; expected an ndarray{suggest_arrays(name, value)}")
-        if name_library(value) != kind:
+            type_name = type(value).__name__
             raise TypeError(
-                f"pack_gno_params: {name} is a {name_library(value)}.ndarray; expected {kind}.ndarray, as U is"
+                f"pack_gno_params: {name} is a {type_name}; expected an ndarray{suggest_arrays(name, value)}"
+            )
+        if name_library(value) != library:
+            raise TypeError(
+                f"pack_gno_params: {name} is a {name_library(value)}.ndarray; expected {library}.ndarray, as U is"
             )
         if value.dtype not in FLOATS or value.dtype != U.dtype:
             raise TypeError(f"pack_gno_params: {name} has dtype {value.dtype}; expected float32 or float64, as for U")
@@ -66,7 +68,7 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     for name, value, expected in (("b_u", b_u, (hidden,)), ("V", V, (f, hidden)), ("b_v", b_v, (f,))):
         if value.shape != expected:
             raise ValueError(f"pack_gno_params: {name} has shape {value.shape}; expected {expected}")
-    xp = __import__(kind or "numpy")
+    xp = __import__(library or "numpy")
     return xp.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
 
 

@@ -18,7 +18,7 @@ from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS
 
 Values = Mapping[str, Any]
-SERIES = 24  # terms of the power series of j_l up to x = l + 1; the last is below 1e-20 times the first
+NUM_SERIES_TERMS = 24  # terms of the power series of j_l up to x = l + 1; the last is below 1e-20 times the first
 
 
 class Library(NamedTuple):
@@ -73,7 +73,7 @@ def spherical_bessel(lib: Library, l: int, x: Any) -> Any:  # noqa: E741
     """Compute j_l by its power series for x < l + 1, and by the recurrence from sin and cos for larger x."""
     xp, low = lib.xp, x < l + 1
     near, far = xp.where(low, x, 1.0), xp.where(low, l + 2.0, x)
-    factors = [-0.5 / (k * (2 * l + 2 * k + 1)) for k in range(1, SERIES)]
+    factors = [-0.5 / (k * (2 * l + 2 * k + 1)) for k in range(1, NUM_SERIES_TERMS)]
     terms = np.cumprod([1 / math.prod(range(1, 2 * l + 2, 2)), *factors])[::-1]
     series = near**l * lib.polynomial(terms, near * near)
     j = [xp.sin(far) / far, xp.sin(far) / far**2 - xp.cos(far) / far]
@@ -134,25 +134,25 @@ def harmonics_gradient(degree: int) -> np.ndarray:
     """
     gradient = np.zeros((3, degree**2, degree**2))
 
-    def size(l: int, m: int) -> float:  # noqa: E741
+    def compute_norm(l: int, m: int) -> float:  # noqa: E741
         return math.sqrt((2 - (m == 0)) * math.factorial(l - m) * math.factorial(l + m))
 
-    def add(k: int, l: int, m: int, part: int, to: int, other: int, factor: float) -> None:  # noqa: E741
+    def add_entry(k: int, l: int, m: int, part: int, to: int, other: int, factor: float) -> None:  # noqa: E741
         if abs(to) <= l - 1 and not (to == 0 and other):
             column, row = (n * n + j + (n if i else 0) for n, j, i in ((l, m, part), (l - 1, to, other)))
-            gradient[k, row, column] += factor * size(l, m) / size(l - 1, to)
+            gradient[k, row, column] += factor * compute_norm(l, m) / compute_norm(l - 1, to)
 
     for l in range(1, degree):  # noqa: E741
         for m in range(l + 1):
             for part in range(2 if m else 1):  # real and imaginary
-                add(2, l, m, part, m, part, 1.0)
+                add_entry(2, l, m, part, m, part, 1.0)
                 if m == 0:
-                    add(0, l, 0, 0, 1, 0, -1.0)
-                    add(1, l, 0, 0, 1, 1, -1.0)
+                    add_entry(0, l, 0, 0, 1, 0, -1.0)
+                    add_entry(1, l, 0, 0, 1, 1, -1.0)
                     continue
                 for to, sign in ((m - 1, 1.0), (m + 1, -1.0)):
-                    add(0, l, m, part, to, part, 0.5 * sign)
-                    add(1, l, m, part, to, 1 - part, 0.5 * (1.0 if part else -1.0))
+                    add_entry(0, l, m, part, to, part, 0.5 * sign)
+                    add_entry(1, l, m, part, to, 1 - part, 0.5 * (1.0 if part else -1.0))
     return gradient
 
 
@@ -180,41 +180,41 @@ def agg_edge_to_edge(lib: Library, v: Values, s: Values) -> Values:
     unit = scaled / xp.sqrt((scaled * scaled).sum(1))[:, None]
     all_S = lib.harmonics(unit, degrees)
     S = [all_S[:, l * l : (l + 1) ** 2] for l in range(degrees)]  # noqa: E741
-    of_degree = list(feature)
+    features_by_degree = list(feature)
 
-    def sums(groups: Any) -> Any:
+    def sum_groups(groups: Any) -> Any:
         """Return Z of each group of edges, the sum of S_lm x q_l, shape (groups, S*S, C)."""
-        return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, of_degree, strict=True)], 1)
+        return xp.concatenate([lib.outer(*pair, groups) for pair in zip(S, features_by_degree, strict=True)], 1)
 
-    out = lib.times(all_S, sums(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
+    out = lib.times(all_S, sum_groups(lib.groups(v["dst"], nodes)), lib.groups(v["src"], nodes))
     if s["exclude"] is None:
         return {"out": out}
-    most = s.get("max_parallel_edges", FEW_PARALLEL + 1) if s["exclude"] == "node" else 1
-    if most > FEW_PARALLEL:
+    max_parallel = s.get("max_parallel_edges", FEW_PARALLEL + 1) if s["exclude"] == "node" else 1
+    if max_parallel > FEW_PARALLEL:
         # Parallel edges form a group, which is contiguous in the order by destination.
         order = v["dst_edge_index"]
         src, dst = v["src"][order], v["dst"][order]
         begins = xp.concatenate([src[:1] == src[:1], (dst[1:] != dst[:-1]) | (src[1:] != src[:-1])])
         in_order = begins.cumsum(0) - 1
-        of_groups = sums(lib.groups(in_order[xp.argsort(order)], num_edges))
-        other = xp.where(number_left > 0, first, 0)
-        left_out = lib.times(all_S, of_groups, lib.groups(in_order[other], num_edges))
+        group_sums = sum_groups(lib.groups(in_order[xp.argsort(order)], num_edges))
+        excluded_edge = xp.where(number_left > 0, first, 0)
+        left_out = lib.times(all_S, group_sums, lib.groups(in_order[excluded_edge], num_edges))
         out = out - xp.where((number_left > 0)[:, None], left_out, 0.0)
     else:  # subtract one edge f after another: the sum over l of P_l(u_e.u_f) x_f q_l
-        for k in range(most):
-            there = number_left > k
-            other = xp.where(there, first + k, 0)
-            other = v["dst_edge_index"][other] if s["exclude"] == "node" else other
-            terms, products = feature[:, other], all_S * all_S[other]
+        for k in range(max_parallel):
+            is_present = number_left > k
+            excluded_edge = xp.where(is_present, first + k, 0)
+            excluded_edge = v["dst_edge_index"][excluded_edge] if s["exclude"] == "node" else excluded_edge
+            terms, products = feature[:, excluded_edge], all_S * all_S[excluded_edge]
             cosines = [products[:, l * l : (l + 1) ** 2].sum(1)[:, None] for l in range(degrees)]  # noqa: E741
             left_out = sum(P * x for P, x in zip(cosines, list(terms), strict=True))
-            out = out - xp.where(there[:, None], left_out, 0.0)
+            out = out - xp.where(is_present[:, None], left_out, 0.0)
     # If every in-edge is left out, the sum is exactly 0.
     degree = v["dst_offsets"][v["src"] + 1] - v["dst_offsets"][v["src"]]
     return {"out": xp.where((degree > number_left)[:, None], out, 0.0)}
 
 
-def _activation(lib: Library, score: Any, activation: str, slope: float) -> Any:
+def _activate(lib: Library, score: Any, activation: str, slope: float) -> Any:
     where, negative = lib.xp.where, score <= 0
     if activation == "ELU":
         return where(negative, lib.xp.expm1(where(negative, score, 0.0)), score)
@@ -239,7 +239,7 @@ def mha_gat_n2n(lib: Library, v: Values, s: Values) -> Values:
     x = {name: v[name].reshape(v[name].shape[0], heads, v[name].shape[1] // heads) for name in rows if name in v}
     weights = v["attention_weights"].reshape(len(x), heads, x["src_embedding"].shape[2])
     score = sum((a * x[name]).sum(2)[rows[name]] for name, a in zip(x, weights, strict=True))
-    logit = _activation(lib, score, s["activation"], s["negative_slope"])
+    logit = _activate(lib, score, s["activation"], s["negative_slope"])
     alpha = lib.softmax(logit, i, n)
     out = lib.scatter(alpha[:, :, None] * x["src_embedding"][v["indices"]], i, n)
     return {"output_embedding": out.reshape(n, heads * out.shape[2]) if s["concat_heads"] else out.sum(1) / heads}
@@ -249,17 +249,19 @@ def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
     """out_i = sum, mean, min or max of w_e x_j."""
     xp, i, n, x = lib.xp, v["destinations"], s["num_dst_nodes"], v["embedding"][v["indices"]]
     w = v["edge_weight"][v["edge_ids"]][:, None] if "edge_weight" in v else None
-    messages, some = x if w is None else w * x, (v["offsets"][1:] > v["offsets"][:-1])[:, None]
+    messages, has_edges = x if w is None else w * x, (v["offsets"][1:] > v["offsets"][:-1])[:, None]
     if s["op"] in ("sum", "mean"):
         out = lib.scatter(messages, i, n)
         if s["op"] == "mean":
-            by = xp.ones_like(x[:, :1]) if w is None or s["mean_by"] == "count" else w
-            out = out / xp.where(some, lib.scatter(by, i, n), 1.0)
+            divisor = xp.ones_like(x[:, :1]) if w is None or s["mean_by"] == "count" else w
+            out = out / xp.where(has_edges, lib.scatter(divisor, i, n), 1.0)
         return {"output_embedding": out}
-    most = lib.extremum(lib.constant(messages), i, n, s["op"])  # the first edge that attains it, or a NaN, is selected
+    extreme_values = lib.extremum(
+        lib.constant(messages), i, n, s["op"]
+    )  # the first edge that attains it, or a NaN, is selected
     position = xp.ones_like(i).cumsum(0)[:, None] - 1
-    place = xp.where((messages == most[i]) | xp.isnan(messages), position, i.shape[0])
-    is_first = position == lib.extremum(place, i, n, "min")[i]
+    candidate_position = xp.where((messages == extreme_values[i]) | xp.isnan(messages), position, i.shape[0])
+    is_first = position == lib.extremum(candidate_position, i, n, "min")[i]
     return {"output_embedding": lib.scatter(xp.where(is_first, messages, 0.0), i, n)}
 
 

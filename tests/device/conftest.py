@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from device_calls import END, LEAST, seconds_left
+from device_calls import DEADLINE_MARGIN, END_VARIABLE, seconds_left
 
-from trigraph.backends import unavailable
+from trigraph.backends import explain_unavailable
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
 from trigraph.environment import collect_environment
 from trigraph.gpu.instances import INSTANCES
@@ -30,8 +30,8 @@ ORDER = (
     "potentials",
     "sanitizers",
 )  # most important first, because time may run out
-RESERVE = 5.0  # seconds reserved for pytest to finish
-NOTE = 3000  # maximum length of a note
+RESERVED_SECONDS = 5.0  # seconds reserved for pytest to finish
+MAX_NOTE_LENGTH = 3000  # maximum length of a note
 
 
 def pytest_addoption(parser):
@@ -55,51 +55,53 @@ def pytest_configure(config):
         return
     config.addinivalue_line("markers", "device: needs a CUDA device")
     config.addinivalue_line("filterwarnings", "default")  # warnings of torch and CuPy are not errors
-    os.environ.setdefault(END, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVE))
+    os.environ.setdefault(
+        END_VARIABLE, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVED_SECONDS)
+    )
     if config.getoption("record", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DeviceTestRecord(config))
 
 
 def pytest_collection_modifyitems(config, items):
-    here = {item: item.path.stem.removeprefix("test_device_") for item in items if item.path.parent == HERE}
-    reason = "" if config.getoption("rehearse", False) else unavailable("gpu")
-    for item in here:
+    module_names = {item: item.path.stem.removeprefix("test_device_") for item in items if item.path.parent == HERE}
+    reason = "" if config.getoption("rehearse", False) else explain_unavailable("gpu")
+    for item in module_names:
         item.add_marker("device")
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
-    items.sort(key=lambda item: ORDER.index(here[item]) if item in here else -1)
+    items.sort(key=lambda item: ORDER.index(module_names[item]) if item in module_names else -1)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem():
     """End the run if a test process was ended by the deadline rather than by a crash."""
-    if seconds_left() < LEAST:
+    if seconds_left() < DEADLINE_MARGIN:
         pytest.exit("no time is left; the record lists the tests that did not run")
 
 
 @pytest.fixture(scope="session")
-def place(request):
+def target(request):
     """Return the CUDA device, or the CPU in a rehearsal."""
     return Rehearsal() if request.config.getoption("rehearse") else Device()
 
 
 @pytest.fixture(scope="session")
-def torch(place):
+def torch(target):
     """Return torch, or skip the test if torch finds no device."""
     module = pytest.importorskip("torch")
-    if not (place.rehearsal or module.cuda.is_available()):
+    if not (target.rehearsal or module.cuda.is_available()):
         pytest.skip(f"torch {module.__version__} finds no device")
     return module
 
 
 @pytest.fixture(autouse=True)
-def _enforce_deadline(place):
+def _enforce_deadline(target):
     """End the process at the deadline, or after a test that breaks the CUDA context."""
     faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # even if the device hangs
     yield
     faulthandler.cancel_dump_traceback_later()
     try:
-        place.synchronize()
+        target.synchronize()
     except Exception:
         os._exit(1)
 
@@ -111,7 +113,7 @@ class DeviceTestRecord:
         self.path, self.begun = Path(config.getoption("record")).resolve(), time.time()
         self.parts = bool(config.option.keyword) or any(Path(a).resolve() != HERE for a in config.args)
         self.tests = {}
-        self.kept = {
+        self.header = {
             "format": 2,
             "rehearsal": config.getoption("rehearse"),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -131,35 +133,39 @@ class DeviceTestRecord:
 
     def write(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
-        whole = self.path.with_suffix(".part")  # then replaced atomically
-        text = json.dumps({**summary, **self.kept, "tests": self.tests}, indent=1, default=repr)
-        whole.write_text(text + "\n", encoding="utf-8")
-        whole.replace(self.path)
+        temporary = self.path.with_suffix(".part")  # then replaced atomically
+        text = json.dumps({**summary, **self.header, "tests": self.tests}, indent=1, default=repr)
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(self.path)
 
-    def expect(self, names):
+    def register_tests(self, names):
         for name in names:
             self.tests.setdefault(name, {"outcome": "not run", "seconds": 0.0})
 
     def pytest_collection_finish(self, session):
-        self.expect(item.nodeid for item in session.items)
+        self.register_tests(item.nodeid for item in session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids):
-        self.expect(ids)
+        self.register_tests(ids)
 
     def pytest_runtest_logreport(self, report):
         test = self.tests[report.nodeid]
         test["seconds"] += report.duration
         test.update(report.user_properties)
         if report.when == "call" or not report.passed:
-            test["outcome"] = "failed" if test["outcome"] == "failed" else report.outcome
+            test["outcome"] = "failed" if test["outcome"] == "failed" else report.verify_change
             note = report.longrepr[2] if report.skipped else report.longreprtext
-            test["note"] = (test.get("note", "") + note)[-NOTE:]
+            test["note"] = (test.get("note", "") + note)[-MAX_NOTE_LENGTH:]
         self.write()
 
     def pytest_collectreport(self, report):
         if report.failed:
-            self.tests[report.nodeid] = {"outcome": "failed", "seconds": 0.0, "note": report.longreprtext[-NOTE:]}
+            self.tests[report.nodeid] = {
+                "outcome": "failed",
+                "seconds": 0.0,
+                "note": report.longreprtext[-MAX_NOTE_LENGTH:],
+            }
 
     def pytest_terminal_summary(self, terminalreporter):
         terminalreporter.write_line(f"{self.verdict()}: {self.path}")

@@ -11,12 +11,12 @@ from trigraph.backends import FUNCTIONS
 from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.subjects import name_fields_of_result
 
-END = "TRIGRAPH_DEVICE_END"  # environment variable with the time at which all processes must end
-LEAST = 2.0  # seconds; a process that ends with less time left was ended by the deadline
+END_VARIABLE = "TRIGRAPH_DEVICE_END"  # environment variable with the time at which all processes must end
+DEADLINE_MARGIN = 2.0  # seconds; a process that ends with less time left was ended by the deadline
 
 
 def seconds_left():
-    return float(os.environ[END]) - time.time()
+    return float(os.environ[END_VARIABLE]) - time.time()
 
 
 def run_python(*arguments, prefix=()):
@@ -45,15 +45,15 @@ def compute_fields(op, values, backend, out=None):
     return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
-def list_unequal_fields(place, got, right):
+def list_unequal_fields(target, got, expected):
     """Return the names of fields that are not bitwise identical."""
-    pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
+    pairs = {n: (target.hosted(got[n]), target.hosted(value)) for n, value in expected.items()}
     return [
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
     ]
 
 
-def spoil_arrays(fields):
+def fill_with_invalid(fields):
     """Fill arrays with invalid values: NaN, or -7 in integer arrays."""
     for array in fields.values():
         if array is not None:

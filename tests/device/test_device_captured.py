@@ -18,18 +18,18 @@ from trigraph.torch.potentials.training_step import PaddedStructures
 
 WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}
 SMALLER = {"hidden_channels": 32, "num_blocks": 1, "out_emb_channels": 48}
-CLOSE = {"float32": 1e-4, "float64": 1e-11}  # tolerances, relative to the largest value
+TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # tolerances, relative to the largest value
 
 
 @pytest.fixture
-def device(place):
+def device(target):
     pytest.importorskip("ase")
-    return "cpu" if place.rehearsal else "cuda"
+    return "cpu" if target.rehearsal else "cuda"
 
 
-@pytest.fixture(params=CLOSE)
-def model(request, place, device, torch):
-    widths = WIDTHS | (SMALLER if place.rehearsal else {})
+@pytest.fixture(params=TOLERANCE)
+def model(request, target, device, torch):
+    widths = WIDTHS | (SMALLER if target.rehearsal else {})
     return copy.deepcopy(make_dimenet("trigraph", request.param, **widths)).to(device)
 
 
@@ -57,7 +57,7 @@ def assert_tensors_close(torch, got, expected):
             assert torch.equal(a.isnan(), b.isnan())
             a, b = a.nan_to_num(), b.nan_to_num()
             dtype = str(b.dtype).removeprefix("torch.")
-            assert float((a - b).abs().max()) <= CLOSE[dtype] * max(float(b.abs().max()), 1e-3)
+            assert float((a - b).abs().max()) <= TOLERANCE[dtype] * max(float(b.abs().max()), 1e-3)
 
 
 def test_forces(torch, model):
@@ -77,9 +77,9 @@ def test_forces(torch, model):
         assert_tensors_close(torch, got, expected)
 
 
-def test_neighbors(place, torch, device):
+def test_neighbors(target, torch, device):
     """Edges found in a CUDA graph are bitwise identical to those found on the CPU, for both index dtypes."""
-    for seed in range(20 if place.rehearsal else 60):
+    for seed in range(20 if target.rehearsal else 60):
         drawn = draw_batch(seed, (np.float32, np.float64)[seed % 2])
         on_host = [torch.from_numpy(array) for array in drawn]
         given = [t.to(device) for t in on_host]
@@ -89,22 +89,22 @@ def test_neighbors(place, torch, device):
             z, padding = torch.ones_like(of_atom), Padding(needed.grown(), pos, True, index)
             padding.fill(z, pos, cells, neighbors, CUTOFF)
             paddings.append(padding)
-        (right, padding), (pos, of_atom, cells, flags) = paddings, given
+        (host_padding, padding), (pos, of_atom, cells, flags) = paddings, given
         for array in padding.edges.values():
             array.zero_()
         search = CapacitySearch(padding, CUTOFF, None)
-        search.follow(drawn[3])
+        search.record_checked(drawn[3])
         for _ in range(3):
             assert search.load(torch.ones_like(of_atom), pos, of_atom, cells, flags)
-            if place.rehearsal:  # the CPU has no event to wait for
+            if target.rehearsal:  # the CPU has no event to wait for
                 result = search.search()[0].tolist()
             else:
                 search.begin()
                 result = [*search.end()]
             assert result == [0, needed.edges]
-            for name, array in right.edges.items():
+            for name, array in host_padding.edges.items():
                 assert torch.equal(padding.edges[name].cpu(), array), name
-            assert torch.equal(padding.shifts.cpu(), right.shifts)
+            assert torch.equal(padding.shifts.cpu(), host_padding.shifts)
 
 
 def test_calculators(torch, model):
@@ -114,13 +114,13 @@ def test_calculators(torch, model):
 
     from trigraph.ase import Calculator
 
-    places = []
+    final_positions = []
     for options in ({}, {"capture": True}):
         (atoms,) = build_atoms("slab", SLAB | {"nx": 3, "ny": 3, "layers": 2})
         atoms.calc = Calculator(model, skin=0.5, **options)
         VelocityVerlet(atoms, 1 * units.fs).run(20)
-        places.append(atoms.positions)
-    assert np.abs(places[1] - places[0]).max() < 1e-3
+        final_positions.append(atoms.positions)
+    assert np.abs(final_positions[1] - final_positions[0]).max() < 1e-3
     pytest.importorskip("torch_sim")
     from trigraph.torch_sim import Model
 
@@ -131,42 +131,44 @@ def test_calculators(torch, model):
 
 
 @pytest.mark.parametrize("form", ["forces", "curvature", "bfloat16"])
-def test_training(place, torch, device, model, form):
+def test_training(target, torch, device, model, form):
     """Losses and gradients agree with eager steps, with Adam inside the graph and clipped gradients."""
     if form == "bfloat16" and next(model.parameters()).dtype is torch.float64:
         pytest.skip("autocast leaves float64")
-    curved = form == "curvature"
+    with_curvature = form == "curvature"
 
     def compute_loss(structures, labels):
         real, found = structures.real_atoms, structures.energy_forces_stress()
         errors = [found.forces - labels["forces"]]
-        if curved:
+        if with_curvature:
             errors.append(structures.hessian_vector_product(labels["forces"]))
         of_energy = ((found.energy - labels["energy"]).square() * structures.real_structures).sum()
         return of_energy + sum((e.square().sum(1) * real).sum() / real.sum() for e in errors)
 
-    capturable = {} if place.rehearsal else {"capturable": True}
+    capturable = {} if target.rehearsal else {"capturable": True}
     optimizer = torch.optim.Adam(model.parameters(), 1e-5, **capturable)
     step = compile_potential(model, capture=True).training_step(compute_loss, optimizer, max_norm=10.0)
     for arguments in yield_batches(torch, model):
         z, pos, batch, cell, pbc = arguments
         labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
-        own = copy.deepcopy(model)  # weights before the step
-        given = Given(z, pos, cell, own.neighbors(pos, batch, cell, pbc))
-        structures = PaddedStructures(own, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"]))
+        eager_model = copy.deepcopy(model)  # weights before the step
+        given = Given(z, pos, cell, eager_model.neighbors(pos, batch, cell, pbc))
+        structures = PaddedStructures(
+            eager_model, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"])
+        )
         with torch.autocast(device, torch.bfloat16, enabled=form == "bfloat16"):
             got, expected = (
                 step(*arguments, of_atoms=labels[0], of_structures=labels[1]),
                 compute_loss(structures, {**labels[0], **labels[1]}),
             )
         expected.backward()
-        torch.nn.utils.clip_grad_norm_(own.parameters(), 10.0)
+        torch.nn.utils.clip_grad_norm_(eager_model.parameters(), 10.0)
         if form == "bfloat16":
             assert float((got - expected).detach().abs()) <= 0.05 * float(expected.detach())
         else:
             pairs = [
                 (p.grad, q.grad)
-                for p, q in zip(model.parameters(), own.parameters(), strict=True)
+                for p, q in zip(model.parameters(), eager_model.parameters(), strict=True)
                 if q.grad is not None
             ]
             assert_tensors_close(torch, [got, *(p for p, _ in pairs)], [expected, *(q for _, q in pairs)])

@@ -8,17 +8,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from device_calls import compute_fields, draw_operator_arguments, list_unequal_fields, spoil_arrays
+from device_calls import compute_fields, draw_operator_arguments, fill_with_invalid, list_unequal_fields
 
 import trigraph
-from trigraph.backends import FUNCTIONS, unavailable
+from trigraph.backends import FUNCTIONS, explain_unavailable
 from trigraph.checks import bind_sizes
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.judged import compute_with_judge
 
-SOME = (
+STREAM_OPERATORS = (
     "agg_weighted_n2n_bwd",
     "mha_gat_n2n_fwd",
     "agg_edge_to_edge_fwd",
@@ -32,90 +32,90 @@ every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS
 
 
 @every_operator
-def test_unwritten_memory(place, op):
+def test_unwritten_memory(target, op):
     """Results are bitwise the same if workspace, results and `out` initially contain NaN."""
-    values = place.moved(draw_operator_arguments(op))
-    right = compute_fields(op, values, place.backend)
-    out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
-    spoil_arrays(out)
-    with place.poisoned():
-        fresh = compute_fields(op, values, place.backend)
-        into = compute_fields(op, values, place.backend, next(iter(out.values())) if op.single else out)
-    assert list_unequal_fields(place, fresh, right) == list_unequal_fields(place, into, right) == []
-    assert all(into[n] is array for n, array in out.items())
+    values = target.moved(draw_operator_arguments(op))
+    expected = compute_fields(op, values, target.backend)
+    out = {n: target.xp.empty_like(array) for n, array in expected.items() if array is not None}
+    fill_with_invalid(out)
+    with target.fill_uninitialized():
+        fresh = compute_fields(op, values, target.backend)
+        written = compute_fields(op, values, target.backend, next(iter(out.values())) if op.single else out)
+    assert list_unequal_fields(target, fresh, expected) == list_unequal_fields(target, written, expected) == []
+    assert all(written[n] is array for n, array in out.items())
 
 
 @every_operator
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_odd_offsets(place, op, dtype):
+def test_odd_offsets(target, op, dtype):
     """Arrays may start one element after an aligned address, where vector loads are not allowed."""
     arguments = draw_operator_arguments(op, dtype)
-    values = place.moved(arguments)
-    right = compute_fields(op, values, place.backend)
+    values = target.moved(arguments)
+    expected = compute_fields(op, values, target.backend)
     for key, array in values.items():
         if isinstance(arguments[key], np.ndarray):
-            whole = place.xp.empty(array.size + 1, array.dtype)
+            whole = target.xp.empty(array.size + 1, array.dtype)
             whole[1:] = array.reshape(-1)
             values[key] = whole[1:].reshape(array.shape)
-    assert list_unequal_fields(place, compute_fields(op, values, place.backend), right) == []
+    assert list_unequal_fields(target, compute_fields(op, values, target.backend), expected) == []
 
 
 @every_operator
-def test_capture(place, op):
+def test_capture(target, op):
     """A captured call can be replayed with other inputs, even after other calls have used the memory pool."""
-    values = place.moved(draw_operator_arguments(op))
-    results, replay = place.captured(partial(compute_fields, op, values, place.backend))
-    for key, value in place.moved(draw_operator_arguments(op, seed=1)).items():
+    values = target.moved(draw_operator_arguments(op))
+    results, replay = target.captured(partial(compute_fields, op, values, target.backend))
+    for key, value in target.moved(draw_operator_arguments(op, seed=1)).items():
         if hasattr(value, "dtype") and value.shape == values[key].shape:
             values[key][...] = value
-    right = place.hosted(compute_fields(op, values, place.backend))
-    spoil_arrays(results)
+    expected = target.hosted(compute_fields(op, values, target.backend))
+    fill_with_invalid(results)
     replay()
-    assert list_unequal_fields(place, results, right) == []
-    with place.poisoned():
-        again = compute_fields(op, values, place.backend)
+    assert list_unequal_fields(target, results, expected) == []
+    with target.fill_uninitialized():
+        again = compute_fields(op, values, target.backend)
     replay()
-    assert list_unequal_fields(place, results, right) == list_unequal_fields(place, again, right) == []
+    assert list_unequal_fields(target, results, expected) == list_unequal_fields(target, again, expected) == []
 
 
 @pytest.fixture
-def calls_with_results(place):
+def calls_with_results(target):
     """Return the name, function and results of some calls, which are computed one at a time."""
     several = []
-    for op in map(OPERATORS.get, SOME):
-        call = partial(compute_fields, op, place.moved(draw_operator_arguments(op, variant="skewed")), place.backend)
-        several.append((op.name, call, {n: np.copy(a) for n, a in place.hosted(call()).items() if a is not None}))
-    place.synchronize()
+    for op in map(OPERATORS.get, STREAM_OPERATORS):
+        call = partial(compute_fields, op, target.moved(draw_operator_arguments(op, variant="skewed")), target.backend)
+        several.append((op.name, call, {n: np.copy(a) for n, a in target.hosted(call()).items() if a is not None}))
+    target.synchronize()
     return several
 
 
-def find_unequal(place, calls, *streams):
+def find_unequal(target, calls, *streams):
     """Run calls on alternating streams; return the names of calls whose results differ from the expected ones."""
     results = []
     for turn in range(ROUNDS):
-        for k, (name, call, right) in enumerate(calls):
+        for k, (name, call, expected) in enumerate(calls):
             with streams[(turn + k) % len(streams)]:
-                results.append((name, call(), right))
-    place.synchronize()
-    return {name for name, got, right in results if list_unequal_fields(place, got, right)}
+                results.append((name, call(), expected))
+    target.synchronize()
+    return {name for name, got, expected in results if list_unequal_fields(target, got, expected)}
 
 
-def test_two_streams(place, calls_with_results):
-    assert find_unequal(place, calls_with_results, place.stream(), place.stream()) == set()
+def test_two_streams(target, calls_with_results):
+    assert find_unequal(target, calls_with_results, target.stream(), target.stream()) == set()
 
 
-def test_two_threads(place, calls_with_results):
+def test_two_threads(target, calls_with_results):
     """Concurrent calls in two threads with their own streams return the same results as single calls."""
     with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(find_unequal, place, calls_with_results, place.stream()) for _ in range(2)]
+        work = [pool.submit(find_unequal, target, calls_with_results, target.stream()) for _ in range(2)]
     assert [each.result() for each in work] == [set(), set()]
 
 
 @every_operator
-def test_extremes(place, op):
+def test_extremes(target, op):
     """Results for tiny and large numbers are within the tolerance or, if ill-conditioned, as good as gpu-host's."""
-    if unavailable("gpu-host"):
-        pytest.skip(f"gpu-host is {unavailable('gpu-host')}")
+    if explain_unavailable("gpu-host"):
+        pytest.skip(f"gpu-host is {explain_unavailable('gpu-host')}")
     arguments, wrong = draw_operator_arguments(op), []
     fields = {f.name: f for f in op.fields}
     real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
@@ -123,40 +123,42 @@ def test_extremes(place, op):
         for power in (-140, 20):  # 2^-140 produces subnormal numbers, which must not be flushed to zero
             values = {**arguments, first: np.ldexp(arguments[first], power)}
             with np.errstate(all="ignore"):
-                right = compute_fields(op, values, "gpu-host")
-                got = place.hosted(compute_fields(op, place.moved(values), place.backend))
+                expected = compute_fields(op, values, "gpu-host")
+                got = target.hosted(compute_fields(op, target.moved(values), target.backend))
                 exact = compute_with_judge(op, values)
             sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.select_present(values)})
             most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
-            names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], right[n], v, most)]
+            names = [n for n, v in exact.items() if not is_accurate(fields[n], got[n], expected[n], v, most)]
             wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
     assert wrong == []
 
 
-def is_accurate(field, got, right, exact, most):
-    """Return whether the same elements are finite and the error is at most `most` or 8 times the error of `right`."""
-    kept = np.isfinite(right)
-    triple = exact[kept] if field.index else exact[:, kept]
-    error, usual = (compute_field_error(a[kept], field, triple, "float32") for a in (got, right))
-    return (np.isfinite(got) == kept).all() and error <= max(most, 8 * usual)
+def is_accurate(field, got, expected, exact, allowed_error):
+    """Return whether finiteness agrees and the error is at most `allowed_error`, or 8 times the error of `expected`."""
+    finite_elements = np.isfinite(expected)
+    triple = exact[finite_elements] if field.index else exact[:, finite_elements]
+    error, reference_error = (
+        compute_field_error(a[finite_elements], field, triple, "float32") for a in (got, expected)
+    )
+    return (np.isfinite(got) == finite_elements).all() and error <= max(allowed_error, 8 * reference_error)
 
 
 @pytest.fixture
-def need_free_memory(place):
+def need_free_memory(target):
     """Return a function that skips the test if too few bytes are free; release memory after the test."""
 
     def skip_unless_free(nbytes):
-        if nbytes > (free := place.free_bytes()):
+        if nbytes > (free := target.free_bytes()):
             pytest.skip(f"{nbytes / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
 
     yield skip_unless_free
-    place.free_bytes()
+    target.free_bytes()
 
 
-def test_arrays_beyond_int32(place, need_free_memory):
+def test_arrays_beyond_int32(target, need_free_memory):
     """Arrays may contain more than 2^31 elements, and graphs more than 2^24 edges."""
-    xp, nodes = place.xp, place.size(2**24, 2**5) + 3
-    dim = place.size(LARGE, 2**12) // (nodes - 3) + 1
+    xp, nodes = target.xp, target.size(2**24, 2**5) + 3
+    dim = target.size(LARGE, 2**12) // (nodes - 3) + 1
     need_free_memory(16 * nodes * dim)
     x = xp.empty((nodes, dim), np.float32)
     x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
@@ -164,20 +166,20 @@ def test_arrays_beyond_int32(place, need_free_memory):
     for index in (np.int32, np.int64):
         offsets, sources = xp.arange(nodes + 1, dtype=index), xp.arange(nodes, dtype=index)[::-1].copy()
         graph = trigraph.CSC(offsets, sources, nodes)
-        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=place.backend).output_embedding
+        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=target.backend).output_embedding
         assert (out == 2 * x[::-1][:, :1]).all()
-        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, backend=place.backend, wrt=("embedding",))
+        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, backend=target.backend, wrt=("embedding",))
         assert (grads.embedding == 4 * x[:, :1]).all()
         del out, grads
 
 
-def test_kernel_beyond_int32(place, need_free_memory):
-    xp, edges, width = place.xp, place.size(LARGE, 2**12) // 1024 + 5, 32
+def test_kernel_beyond_int32(target, need_free_memory):
+    xp, edges, width = target.xp, target.size(LARGE, 2**12) // 1024 + 5, 32
     need_free_memory(8 * edges * width**2)
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
-    params = place.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
-    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=place.backend)
-    tail, weights = (place.hosted(a).astype(np.float64) for a in (coords[-64:], params))
-    right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
-    assert abs(place.hosted(kernel[-64:]) - right).max() <= 512 * 2.0**-23 * abs(right).max()
+    params = target.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
+    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=target.backend)
+    tail, weights = (target.hosted(a).astype(np.float64) for a in (coords[-64:], params))
+    expected = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
+    assert abs(target.hosted(kernel[-64:]) - expected).max() <= 512 * 2.0**-23 * abs(expected).max()

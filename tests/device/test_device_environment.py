@@ -10,9 +10,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from trigraph.environment import tf32_problems
+from trigraph.environment import list_tf32_problems
 from trigraph.gpu import launcher
-from trigraph.gpu.instances import INSTANCES, slowness
+from trigraph.gpu.instances import INSTANCES, compilation_order
 from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
 
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
@@ -26,7 +26,7 @@ def compile_kernel(arguments):
         return {"seconds": time.perf_counter() - begun, "registers": 0, "local_bytes": 0}
     import cupy
 
-    launcher.AHEAD = False  # compile only this instance
+    launcher.COMPILE_AHEAD = False  # compile only this instance
     function = launcher.runtime(cupy.empty(0)).compiled(family, instance)
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return {"seconds": time.perf_counter() - begun, **usage}
@@ -37,30 +37,30 @@ def find_spills(usages):
     return [f"{n}: {u}" for n, u in usages.items() if u["local_bytes"] and not may_use_local_memory(n)]
 
 
-def test_kernels_compile(place, record_property):
+def test_kernels_compile(target, record_property):
     """All instances are compiled into CuPy's cache, using one process per processor."""
-    names = [(place.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
-    names = names[::20] if place.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
+    names = [(target.rehearsal, family, instance) for family, several in INSTANCES.items() for instance in several]
+    names = names[::20] if target.rehearsal else sorted(names, key=lambda name: compilation_order(name[2]))
     begun = time.perf_counter()
-    with ProcessPoolExecutor(1 if place.rehearsal else os.cpu_count(), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1 if target.rehearsal else os.cpu_count(), get_context("spawn")) as pool:
         usages = dict(zip((name for *_, name in names), pool.map(compile_kernel, names), strict=True))
     record_property("compilation", {"number": len(usages), "seconds": time.perf_counter() - begun})
     for what in ("seconds", "registers"):
         most = max(usages, key=lambda name: usages[name][what])
         record_property(f"most {what}", f"{most}: {usages[most][what]}")
     spills = find_spills(usages)
-    if not place.rehearsal and place.architecture() not in ARCHITECTURES:
-        pytest.skip(f"kernels are compiled; spills on {place.architecture()} are unknown: {spills}")
+    if not target.rehearsal and target.architecture() not in ARCHITECTURES:
+        pytest.skip(f"kernels are compiled; spills on {target.architecture()} are unknown: {spills}")
     assert spills == []
 
 
-def test_products_are_in_float32(place, record_property):
+def test_products_are_in_float32(target, record_property):
     """No CuPy or CUDA setting enables TF32; clocks and free memory are recorded."""
-    record_property("free bytes", place.free_bytes())
-    if not place.rehearsal:
-        record_property("NVRTC", place.xp.cuda.nvrtc.getVersion())
+    record_property("free bytes", target.free_bytes())
+    if not target.rehearsal:
+        record_property("NVRTC", target.xp.cuda.nvrtc.getVersion())
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         record_property(QUERY, done.stdout + done.stderr)
-    assert tf32_problems() == []
+    assert list_tf32_problems() == []

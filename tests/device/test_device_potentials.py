@@ -22,17 +22,17 @@ NAMED = {program.name: program for program in PROGRAMS}
     [("pyg", n) for n in (*TRAINING, *CURVATURE[:2], *FORCES)]
     + [("trigraph-compiled", n) for n in (*TRAINING, *FORCES, *CURVATURE)],
 )
-def test_agreement(place, torch, contender, name, record_property):
+def test_agreement(target, torch, contender, name, record_property):
     for module in ("ase", "torch_geometric")[: 1 + (contender == "pyg")]:
         pytest.importorskip(module)
-    if place.rehearsal and contender != "pyg":
+    if target.rehearsal and contender != "pyg":
         pytest.skip("compiles for minutes")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))
     program, results = NAMED[name], []
-    sizes = {n: place.size(value, min(value, 3)) for n, value in program.sizes.items()}
-    for form in ("trigraph", contender):
-        with torch.device("cpu" if place.rehearsal else "cuda"):
-            call = program.prepare(form, sizes, "float32")
+    sizes = {n: target.size(value, min(value, 3)) for n, value in program.sizes.items()}
+    for implementation in ("trigraph", contender):
+        with torch.device("cpu" if target.rehearsal else "cuda"):
+            call = program.prepare(implementation, sizes, "float32")
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)

@@ -9,7 +9,7 @@ import pytest
 from device_calls import run_python
 
 from trigraph.benchmarks.qualify import cases
-from trigraph.benchmarks.qualify.place import place as place_of
+from trigraph.benchmarks.qualify.place import make_device as place_of
 from trigraph.gpu import cache
 from trigraph.gpu.instances import INSTANCES
 
@@ -27,13 +27,13 @@ def count_tool_errors(printed):
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("family", INSTANCES)
-def test_sanitizer(place, tool, family):
+def test_sanitizer(target, tool, family):
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
         pytest.skip(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
     # CuPy looks up functions that the driver may lack; these lookups would be reported as API errors.
     options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
-    status, printed = run_python(__file__, place.backend, family, prefix=(program, *options))
+    status, printed = run_python(__file__, target.backend, family, prefix=(program, *options))
     if "Device not supported" in printed:  # such as under gVisor
         pytest.skip(f"{NAME}: Device not supported")
     assert (count_tool_errors(printed), status) == ([], 0), printed[-3000:]
@@ -46,7 +46,7 @@ def main(backend, family):
     if not where.rehearsal:
         where.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
-        print(f"{len(cases.run(family, where))} arrays are correct")
+        print(f"{len(cases.compare_with_judge(family, where))} arrays are correct")
 
 
 if __name__ == "__main__":

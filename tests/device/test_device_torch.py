@@ -18,40 +18,40 @@ from trigraph.verification.differentiated import make_framework_subject
 
 STEPS = 1000  # training steps; memory must not grow after the first tenth
 # The device and the CPU add some thousand terms in different orders.
-CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
+TOLERANCE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
 MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
 
 
 @pytest.fixture
-def torch_cuda(place, torch):
+def torch_cuda(target, torch):
     """Return `torch.cuda`, or skip the test in a rehearsal."""
-    if place.rehearsal:
+    if target.rehearsal:
         pytest.skip("needs a device")
     return torch.cuda
 
 
-def list_torch_devices(place, torch):
-    return ["cpu"] if place.rehearsal else [f"cuda:{k}" for k in range(torch.cuda.device_count())]
+def list_torch_devices(target, torch):
+    return ["cpu"] if target.rehearsal else [f"cuda:{k}" for k in range(torch.cuda.device_count())]
 
 
-@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("op", [op for op in NAMED.values() if op.restriction is None], ids=lambda op: op.name)
-def test_derivatives(place, torch, op, dtype, record_property):
+def test_derivatives(target, torch, op, dtype, record_property):
     """Derivatives by autograd equal the backend's bitwise; third derivatives are close to pyref's."""
     values, auxiliary = draw_operator_arguments(op, dtype), [a.name for a in op.definition.auxiliary]
-    backend = "pyref" if op.order == 3 else "fortran" if place.rehearsal else place.backend
-    right = compute_fields(op, values if op.order == 3 else place.moved(values), backend)
-    right = {n: place.hosted(a) for n, a in right.items() if n not in auxiliary and a is not None}
-    for device in list_torch_devices(place, torch):
+    backend = "pyref" if op.order == 3 else "fortran" if target.rehearsal else target.backend
+    expected = compute_fields(op, values if op.order == 3 else target.moved(values), backend)
+    expected = {n: target.hosted(a) for n, a in expected.items() if n not in auxiliary and a is not None}
+    for device in list_torch_devices(target, torch):
         got = make_framework_subject("torch", device).call(op, values, None)
         if op.order == 3:
-            scales = {n: max(abs(a).max(initial=0), 1e-6) for n, a in right.items()}
-            errors = {n: float(abs(got[n] - a).max(initial=0) / scales[n]) for n, a in right.items()}
+            scales = {n: max(abs(a).max(initial=0), 1e-6) for n, a in expected.items()}
+            errors = {n: float(abs(got[n] - a).max(initial=0) / scales[n]) for n, a in expected.items()}
             record_property("errors", errors)
-            assert all(error <= CLOSE[dtype] for error in errors.values()), errors
+            assert all(error <= TOLERANCE[dtype] for error in errors.values()), errors
         else:
-            assert list_unequal_fields(place, got, right) == []
+            assert list_unequal_fields(target, got, expected) == []
 
 
 def to_torch(torch, value, device):
@@ -66,38 +66,40 @@ def to_torch(torch, value, device):
     return value
 
 
-def test_half_precision(place, torch):
+def test_half_precision(target, torch):
     """Results for bfloat16 embeddings are bitwise identical to the backend's; under autocast, results are float32."""
     device, backend, values = (
-        list_torch_devices(place, torch)[0],
-        place.backend if place.rehearsal else None,
+        list_torch_devices(target, torch)[0],
+        target.backend if target.rehearsal else None,
         draw_operator_arguments(ATTENTION),
     )
     halves = [a.name for a in ATTENTION.select_present(values) if a.half]
     half = {n: values[n].astype(find_half_dtype("bfloat16")) for n in halves}
-    right = place.hosted(compute_fields(ATTENTION, place.moved({**values, **half}), place.backend)["output_embedding"])
+    expected = target.hosted(
+        compute_fields(ATTENTION, target.moved({**values, **half}), target.backend)["output_embedding"]
+    )
     tensors = {n: to_torch(torch, v, device) for n, v in values.items()}
     tensors |= {n: tensors[n].to(torch.bfloat16) for n in halves}
     out = trigraph.torch.mha_gat_n2n(**tensors, backend=backend).output_embedding
     assert out.dtype == torch.bfloat16
-    assert out.view(torch.int16).cpu().numpy().tobytes() == right.tobytes()
+    assert out.view(torch.int16).cpu().numpy().tobytes() == expected.tobytes()
     with torch.autocast(device.partition(":")[0], torch.bfloat16):
         assert trigraph.torch.mha_gat_n2n(**tensors, backend=backend).output_embedding.dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MODELS)
-def test_models(place, torch, name, dtype, record_property):
+def test_models(target, torch, name, dtype, record_property):
     """Losses of attention layers, forces and curvature, and their gradients, agree with the CPU."""
     pytest.importorskip("ase")  # for the neighbour search on the CPU
     (program,), results = (p for p in PROGRAMS if p.name == name), []
-    for device in ("cpu", list_torch_devices(place, torch)[0]):
+    for device in ("cpu", list_torch_devices(target, torch)[0]):
         with torch.device(device):
             call = program.prepare("trigraph", program.at("small"), dtype)
         results.append({n: convert_to_numpy(t) for n, t in call().items()})
     error = compute_relative_error(results[1], results[0])
     record_property("error", error)
-    assert error <= CLOSE[dtype]
+    assert error <= TOLERANCE[dtype]
 
 
 @pytest.fixture
@@ -115,8 +117,8 @@ def attention_on_device(torch_cuda, torch):
 def test_record_stream(torch, torch_cuda, attention_on_device):
     """A result's memory is not reused before another stream, registered with record_stream, has read it."""
     attend, x, _ = attention_on_device
-    right, busy = attend(x), torch.randn(4096, 4096, device="cuda")
-    torch.full_like(right, torch.nan), right + 0  # load the kernels now: loading waits for the device
+    expected, busy = attend(x), torch.randn(4096, 4096, device="cuda")
+    torch.full_like(expected, torch.nan), expected + 0  # load the kernels now: loading waits for the device
     main, side = torch_cuda.current_stream(), torch_cuda.Stream()
     side.wait_stream(main)
     with torch_cuda.stream(side):
@@ -128,9 +130,9 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
     out.record_stream(main)
     del out
     with torch_cuda.stream(side):
-        fillers = [torch.full_like(right, torch.nan) for _ in range(20)]
+        fillers = [torch.full_like(expected, torch.nan) for _ in range(20)]
     finished = main.query()
-    assert torch.equal(kept, right)
+    assert torch.equal(kept, expected)
     if finished:  # the memory may have been reused
         pytest.skip("results are correct, but the device had finished before the next allocation")
     assert all(t.data_ptr() != address for t in fillers)
@@ -138,12 +140,12 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
 
 def test_two_threads(torch, torch_cuda, attention_on_device):
     attend, x, _ = attention_on_device
-    right = attend(x)
+    expected = attend(x)
     torch_cuda.synchronize()
 
     def repeat_attention(_):
         with torch_cuda.stream(torch_cuda.Stream()):
-            return all(torch.equal(attend(x), right) for _ in range(20))
+            return all(torch.equal(attend(x), expected) for _ in range(20))
 
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(repeat_attention, range(2)))
@@ -153,21 +155,21 @@ def test_two_threads(torch, torch_cuda, attention_on_device):
 def test_capture(torch, torch_cuda, attention_on_device, given):
     """A captured CUDA graph can be replayed with other inputs, with and without `out`."""
     attend, x, y = attention_on_device
-    right, held = attend(y), x.clone()
-    keywords = {"out": {"output_embedding": torch.empty_like(right)}} if given else {}
+    expected, held = attend(y), x.clone()
+    keywords = {"out": {"output_embedding": torch.empty_like(expected)}} if given else {}
     attend(held, **keywords)
     graph = torch_cuda.CUDAGraph()
     with torch_cuda.graph(graph):
         got = attend(held, **keywords)
     held.copy_(y)
     graph.replay()
-    assert torch.equal(got, right)
+    assert torch.equal(got, expected)
 
 
 def test_reduce_overhead(torch, torch_cuda, attention_on_device):
     """torch.compile in the mode "reduce-overhead", which uses CUDA graphs, returns bitwise identical results."""
     attend, x, _ = attention_on_device
-    right = attend(x)
+    expected = attend(x)
     try:
         compiled = torch.compile(attend, mode="reduce-overhead")
         results = [compiled(x).clone() for _ in range(3)]
@@ -175,15 +177,15 @@ def test_reduce_overhead(torch, torch_cuda, attention_on_device):
         if "capture" in str(error):
             raise
         pytest.skip(repr(error))
-    assert all(torch.equal(out, right) for out in results)
+    assert all(torch.equal(out, expected) for out in results)
 
 
-def test_memory_is_flat(place, torch, torch_cuda):
+def test_memory_is_flat(target, torch, torch_cuda):
     layer = trigraph.torch.nn.GATConv(16, 4, heads=4).cuda()
-    x, edges, taken = torch.randn(1000, 16, device="cuda"), torch.randint(0, 1000, (2, 8000), device="cuda"), []
+    x, edges, memory_use = torch.randn(1000, 16, device="cuda"), torch.randint(0, 1000, (2, 8000), device="cuda"), []
     for step in range(STEPS):
         layer(x, edges).sum().backward()
         if step in (STEPS // 10, STEPS - 1):
             torch_cuda.synchronize()
-            taken.append((torch_cuda.memory_allocated(), place.xp.get_default_memory_pool().total_bytes()))
-    assert taken[0] == taken[1]
+            memory_use.append((torch_cuda.memory_allocated(), target.xp.get_default_memory_pool().total_bytes()))
+    assert memory_use[0] == memory_use[1]

@@ -9,26 +9,26 @@ from device_calls import run_python
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import THIRD
 
-SMALLEST = "basis_embedding_radial_fwd"
+REHEARSED_OPERATOR = "basis_embedding_radial_fwd"
 JOBS = max(1, (os.cpu_count() or 1) // 4)  # leaves processors for other tests
-PRINTED = 6000  # number of characters recorded from the end of the output, which lists errors and failures
+OUTPUT_LENGTH = 6000  # number of characters recorded from the end of the output, which lists errors and failures
 
 
 def assert_run_passes(record_property, *options):
     """Assert that `trigraph verify` ran at least one check, and that none failed."""
     status, printed = run_python("-m", "trigraph", "verify", *options)
-    record_property("printed", printed[-PRINTED:])
-    assert re.search(r"^[1-9]\d* checks passed, 0 failed", printed, re.MULTILINE), printed[-PRINTED:]
+    record_property("printed", printed[-OUTPUT_LENGTH:])
+    assert re.search(r"^[1-9]\d* checks passed, 0 failed", printed, re.MULTILINE), printed[-OUTPUT_LENGTH:]
     assert status == 0
 
 
 @pytest.mark.parametrize("family", INSTANCES)
-def test_verify(place, family, record_property):
-    which = (SMALLEST, "--dtype", "float32") if place.rehearsal else (family, "--jobs", str(JOBS))
-    assert_run_passes(record_property, "--operator", *which, "--backend", place.backend)
+def test_verify(target, family, record_property):
+    selection = (REHEARSED_OPERATOR, "--dtype", "float32") if target.rehearsal else (family, "--jobs", str(JOBS))
+    assert_run_passes(record_property, "--operator", *selection, "--backend", target.backend)
 
 
 @pytest.mark.parametrize("name", sorted(THIRD, key=lambda name: name != "mha_gat_n2n_bwd3"))  # slowest first
-def test_third_orders(place, torch, name, record_property):
-    device = "cpu" if place.rehearsal else "cuda:0"
+def test_third_orders(target, torch, name, record_property):
+    device = "cpu" if target.rehearsal else "cuda:0"
     assert_run_passes(record_property, "--framework", "torch", "--device", device, "--operator", name)

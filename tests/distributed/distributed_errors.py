@@ -13,15 +13,15 @@ LAST = COMM.rank == COMM.size - 1
 RNG = np.random.default_rng(0)  # generates the same numbers on all ranks
 GRAPH = CSC.from_coo(RNG.integers(0, 60, 500), RNG.integers(0, 60, 500), 60, 60)
 ROWS = RNG.normal(size=(60, 4))
-PART = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size, 60))
-MINE = PART.take(ROWS, "num_src_nodes")
+SHARED_PARTITION = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size, 60))
+OWN_ROWS = SHARED_PARTITION.take(ROWS, "num_src_nodes")
 
 
-def assert_refused(call, text, elsewhere=None):
-    """Assert that a call raises an error with `text`, or with `elsewhere`, if given, on all ranks except the last."""
-    expected = text if LAST or elsewhere is None else elsewhere
+def assert_refused(function, text, text_on_others=None):
+    """Assert that the last rank raises an error with `text`, and the others one with `text_on_others`, if given."""
+    expected = text if LAST or text_on_others is None else text_on_others
     try:
-        call()
+        function()
     except (TypeError, ValueError, RuntimeError, OSError) as error:
         raised = f"{type(error).__name__}: {error}"
         assert expected in raised, raised
@@ -29,7 +29,7 @@ def assert_refused(call, text, elsewhere=None):
         raise AssertionError(f"expected {expected}")
 
 
-def sum_over_edges(features=MINE, part=PART, op="sum"):
+def sum_over_edges(features=OWN_ROWS, part=SHARED_PARTITION, op="sum"):
     return distributed.agg_weighted_n2n_fwd(features, None, part, op).output_embedding
 
 
@@ -56,26 +56,28 @@ def refuses_wrong_arguments():
         return distributed.partition_pieces(kind, [ends], COMM, 2)
 
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
-    elsewhere = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
+    text_on_others = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
     assert_refused(
-        lambda: sum_features(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape"
+        lambda: sum_features(np.ones((9, 4), np.float32) if LAST else rows),
+        text,
+        f"{text_on_others}embedding has shape",
     )
-    everywhere = f"owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
-    assert_refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
-    everywhere = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
-    assert_refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {everywhere}")
-    everywhere = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
-    assert_refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), everywhere)
-    falls = "src of piece 0 decreases; expected edges sorted by source"
-    assert_refused(lambda: partition_edges(EdgeGraph, *(ends if LAST else ends[::-1])), falls)
+    text_on_all = f"owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
+    assert_refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {text_on_all}")
+    text_on_all = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
+    assert_refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {text_on_all}")
+    text_on_all = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
+    assert_refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), text_on_all)
+    order_error = "src of piece 0 decreases; expected edges sorted by source"
+    assert_refused(lambda: partition_edges(EdgeGraph, *(ends if LAST else ends[::-1])), order_error)
     for array in (*part.owned.values(), *part.owners, part.table):
         assert not array.flags.writeable  # cached layouts depend on these arrays
     outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
     assert_refused(lambda: partition_edges(CSC, np.array([0]), np.array([7 * LAST])), outside)
     if COMM.size == 1:
         return
-    falls = "src decreases from one rank to the next"
-    assert_refused(lambda: partition_edges(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), falls)
+    order_error = "src decreases from one rank to the next"
+    assert_refused(lambda: partition_edges(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), order_error)
     text = f"ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank {last}"
     assert_refused(lambda: sum_features(op="mean" if LAST else "sum"), text)
     text = "embedding is of float32 with rows of shape (4,) on rank 0 and of float64 with"
@@ -99,13 +101,13 @@ def can_compute_after_errors():
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
         assert_refused(lambda: sum_over_edges(op="bogus"), "bogus")
-        assert_refused(lambda: sum_over_edges(MINE[:, :0]), "expected")
+        assert_refused(lambda: sum_over_edges(OWN_ROWS[:, :0]), "expected")
         dist = np.full(basis.owned["num_edges"].size, 0.5)
         dist[: LAST and 1] = -1  # causes an error on the last rank only
         for wrt in (None, "dist"):
             text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
             assert_refused(partial(radial_basis_gradients, dist, wrt, basis), "dist[0] is -1", text)
-        assert PART.collect(sum_over_edges(), "num_dst_nodes").tobytes() == whole.tobytes()
+        assert SHARED_PARTITION.collect(sum_over_edges(), "num_dst_nodes").tobytes() == whole.tobytes()
 
 
 def handles_empty_partitions():
@@ -116,8 +118,8 @@ def handles_empty_partitions():
     assert (part.collect(grads.src_embedding, "num_src_nodes") == 0).all()
     assert grads.attention_weights.shape == (4,)
     assert (grads.attention_weights == 0).all()
-    nobody = np.zeros(0, np.int64)
-    part = distributed.partition(Segments(nobody, 0), COMM, idx_in=Segments(nobody, 3))
+    no_indices = np.zeros(0, np.int64)
+    part = distributed.partition(Segments(no_indices, 0), COMM, idx_in=Segments(no_indices, 3))
     m = part.take(np.ones((3, 2)), "num_inputs")
     empty = [np.ones(shape) for shape in ((0, 5), (0, 3, 2), (0, 2))]
     grads = distributed.interaction_bilinear_bwd(*empty, m, np.ones((5, 6)), part)
@@ -177,7 +179,7 @@ def refuses_wrong_rows():
     ids = np.arange(60)[COMM.rank :: COMM.size][::-1]
     rows = ROWS[ids]
     for kind in (np.int32, np.uint64):
-        assert PART.distribute(rows, ids.astype(kind), "num_src_nodes").tobytes() == MINE.tobytes()
+        assert SHARED_PARTITION.distribute(rows, ids.astype(kind), "num_src_nodes").tobytes() == OWN_ROWS.tobytes()
     for wrong, text in (
         ((rows[1:], ids[1:]), "is given 0 times"),
         ((rows, np.where(LAST and ids == ids[0], ids[-1], ids)), "is given"),
@@ -187,11 +189,14 @@ def refuses_wrong_rows():
         ((rows.astype(np.float32) if LAST and COMM.rank else rows, ids), "is of float64"),
     ):
         if COMM.size > 1 or "float64" not in text:
-            assert_refused(lambda w=wrong: PART.distribute(*w, "num_src_nodes"), text)
-    assert_refused(lambda: PART.collect(MINE[1:], "num_src_nodes"), "the rows of num_src_nodes that the rank owns")
+            assert_refused(lambda w=wrong: SHARED_PARTITION.distribute(*w, "num_src_nodes"), text)
+    assert_refused(
+        lambda: SHARED_PARTITION.collect(OWN_ROWS[1:], "num_src_nodes"), "the rows of num_src_nodes that the rank owns"
+    )
     if COMM.size > 1:
         assert_refused(
-            lambda: PART.collect(MINE.astype("f") if LAST else MINE, "num_src_nodes"), "collect: array is of"
+            lambda: SHARED_PARTITION.collect(OWN_ROWS.astype("f") if LAST else OWN_ROWS, "num_src_nodes"),
+            "collect: array is of",
         )
         other = distributed.partition(GRAPH, COMM)
         assert_refused(
@@ -204,9 +209,12 @@ def accepts_equal_arguments():
     """Ranks may pass equal arguments of different types; `wrt` may be any iterable of names."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
-    grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}
-    distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, heads, wrt=names)
-    assert_refused(lambda: distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, 1, wrt=5), "wrt is a int")
+    grads, names = OWN_ROWS, {"src_embedding", "dst_embedding", "attention_weights"}
+    distributed.mha_gat_n2n_bwd(grads, OWN_ROWS, OWN_ROWS, weights, SHARED_PARTITION, heads, wrt=names)
+    assert_refused(
+        lambda: distributed.mha_gat_n2n_bwd(grads, OWN_ROWS, OWN_ROWS, weights, SHARED_PARTITION, 1, wrt=5),
+        "wrt is a int",
+    )
 
 
 def makes_many_partitions():

@@ -22,7 +22,7 @@ from trigraph.verification.subjects import name_fields_of_result
 COMM = MPI.COMM_WORLD
 PARTITION_CLASSES = (CSCTable, EdgeTable, RowTable, SegmentTable)
 # Tolerances of global sums of terms of order one: above rounding errors, but below one missing term.
-SUMS = {"float32": 1e-3, "float64": 1e-11}
+SUM_TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
 ONE_CHUNK = 100_000  # blocks per chunk, so that every global sum has only one chunk
 
 
@@ -35,9 +35,9 @@ def set_chunk_size(number):
         yield
 
 
-def assign_owners(number, how, comm):
+def assign_owners(number, ownership, comm):
     """Return random owners (none of them the last of three or more ranks), or None for the default owners."""
-    if how == "blocks":
+    if ownership == "blocks":
         return None
     return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
@@ -71,28 +71,28 @@ def partition_from_pieces(values, comm, columns):
     return distributed.partition_pieces(type(graph), yield_edge_pieces(comm, *ends), comm, counted, *owner)
 
 
-def divide_case(case, how, comm=COMM):
+def divide_case(case, ownership, comm=COMM):
     """Return the partition of a case, and the names of the graph arguments replaced by it."""
     values = case.values
-    if how in (2, 3):
-        return partition_from_pieces(values, comm, how), [
+    if ownership in (2, 3):
+        return partition_from_pieces(values, comm, ownership), [
             n for n in ("graph", "triplets", "atoms", "idx_in") if n in values
         ]
     if "graph" in values:
         graph = values["graph"]
         ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
-        return distributed.partition(graph, comm, *(assign_owners(n, how, comm) for n in ends)), ["graph"]
+        return distributed.partition(graph, comm, *(assign_owners(n, ownership, comm) for n in ends)), ["graph"]
     if "triplets" in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         assert isinstance(triplets, Segments)
         number = (triplets if atoms is None else atoms).num_segments
-        of_inputs = None if idx_in is None else assign_owners(idx_in.num_segments, how, comm)
-        owner = assign_owners(number, how, comm)
+        of_inputs = None if idx_in is None else assign_owners(idx_in.num_segments, ownership, comm)
+        owner = assign_owners(number, ownership, comm)
         part = distributed.partition(triplets, comm, owner, of_inputs, atoms=atoms, idx_in=idx_in)
         return part, ["triplets", *(n for n in ("atoms", "idx_in") if n in values)]
     number = case.sizes["num_edges"]
     graph = CSC(np.arange(number + 1), np.zeros(number, np.int64), 1)
-    return distributed.partition(graph, comm, assign_owners(number, how, comm)), []
+    return distributed.partition(graph, comm, assign_owners(number, ownership, comm)), []
 
 
 class OneProcessComparison:
@@ -101,9 +101,9 @@ class OneProcessComparison:
     Results must be bitwise identical, except global sums over several chunks and global sums on a device.
     """
 
-    def __init__(self, case, how, comm=COMM, backend=None, on_device=lambda array: array):
+    def __init__(self, case, ownership, comm=COMM, backend=None, on_device=lambda array: array):
         self.case, self.backend, self.on_device = case, backend, on_device
-        self.part, self.graphs = divide_case(case, how, comm)
+        self.part, self.graphs = divide_case(case, ownership, comm)
         self.exact = backend is None and CSCTable.chunk == ONE_CHUNK
         self.digest = hashlib.sha256()
 
@@ -148,7 +148,7 @@ class OneProcessComparison:
             assert array.tobytes() == np.ascontiguousarray(whole).tobytes(), where
         elif np.isfinite(whole).all():
             error = np.abs(array - whole).max(initial=0) / max(np.abs(whole).max(initial=0), 1)
-            assert error <= SUMS[str(array.dtype)], (*where, error)
+            assert error <= SUM_TOLERANCE[str(array.dtype)], (*where, error)
 
 
 def map_fields(op, result):
@@ -156,12 +156,12 @@ def map_fields(op, result):
     return {name: array for name, array in name_fields_of_result(op, result).items() if array is not None}
 
 
-def digest_cases(dtype, how, comm, alone):
+def digest_cases(dtype, ownership, comm, alone):
     """Compare every operator, for the first `alone` cases also each field alone; yield a digest of each case."""
     for definition in DEFINITIONS:
         chosen = [v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")]
         for number, variant in enumerate(chosen):
-            comparison = OneProcessComparison(build_case(definition, variant, dtype, 0), how, comm)
+            comparison = OneProcessComparison(build_case(definition, variant, dtype, 0), ownership, comm)
             for op in list_all_operators(definition):
                 comparison.check_operator(op, number < alone)
             yield comparison.digest.hexdigest()
@@ -214,7 +214,7 @@ def bisection_shares_nodes():
     assert part.distribute(rows[mine], mine, "num_edges").tobytes() == part.take(rows, "num_edges").tobytes()
 
 
-ON_DEVICE = [
+DEVICE_OPERATORS = [
     "gno_kernel_bwd",
     "agg_edge_to_edge_bwd2",
     "mha_gat_n2n_bwd",
@@ -227,7 +227,7 @@ def equals_one_process_on_device():
     """Results are bitwise identical for device arrays (CuPy's stand-in), which are exchanged through the host."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         cupy_stand_in.install_cupy(patch, folder)
-        for op in map(OPERATORS.get, ON_DEVICE):
+        for op in map(OPERATORS.get, DEVICE_OPERATORS):
             variant = next(v for v in list_variants(op.definition, ()) if v.kind.differenced)
             case = build_case(op.definition, variant, "float32", 0)
             comparison = OneProcessComparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)

@@ -31,15 +31,15 @@ def uses_all_processors_at_start():
 
 def divides_processors():
     """A rank's share depends on the sets of processors available to the ranks: equal, disjoint, overlapping, or one."""
-    told, rank = [], COMM.rank
+    reported_shares, rank = [], COMM.rank
     with pytest.MonkeyPatch.context() as patch:
         for cpus in (range(8), range(4 * rank, 4 * rank + 4), range(6 * rank, 6 * rank + 7), range(1)):
             patch.setattr(processors, "_shares", [])
-            patch.setattr(processors, "_listeners", [told.append])
+            patch.setattr(processors, "_listeners", [reported_shares.append])
             patch.setattr(processors, "available_processors", lambda cpus=cpus: set(cpus))
             partition_on_new_communicator()
     with_neighbours = 1 + (rank > 0) + (rank < COMM.size - 1)
-    assert told == [8 // COMM.size, 4, 7 // with_neighbours, 1], told
+    assert reported_shares == [8 // COMM.size, 4, 7 // with_neighbours, 1], reported_shares
 
 
 def divides_torch_threads():

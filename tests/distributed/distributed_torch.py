@@ -26,12 +26,12 @@ from trigraph.torch.nn import DimeNetPlusPlus
 CUTOFF = 3.0  # Å; includes two images of an atom, but few neighbours, because triplets take time
 EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
 # Ranks and one process add the same float64 terms in different orders, in a dozen sums of up to thousands of terms.
-CLOSE = 1e-9
+TOLERANCE = 1e-9
 
 
 def assert_close(got, expected):
     error = (got - expected).abs().max() / expected.abs().max()
-    assert error <= CLOSE, error
+    assert error <= TOLERANCE, error
 
 
 def collect_tensor(part, tensor, symbol):
@@ -42,7 +42,7 @@ def digest_tensors(*tensors):
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
 
 
-def step_dimenet(comm):
+def take_dimenet_step(comm):
     """Compare a training step of DimeNet++ for a periodic slab with an undivided model; return a digest."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
@@ -81,7 +81,7 @@ def step_dimenet(comm):
 
 def dimenet_equals_one_process():
     with set_chunk_size(50):  # splits sums into several chunks
-        assert step_dimenet(MPI.COMM_WORLD) == step_dimenet(MPI.COMM_SELF)
+        assert take_dimenet_step(MPI.COMM_WORLD) == take_dimenet_step(MPI.COMM_SELF)
 
 
 def example_is_independent_of_ranks():
@@ -102,29 +102,32 @@ def example_is_independent_of_ranks():
 
 def derivatives_pass_gradcheck():
     """First and second derivatives over all ranks work; third derivatives and forward mode raise errors."""
-    rows = errors.PART.rows("num_src_nodes")
+    rows = errors.SHARED_PARTITION.rows("num_src_nodes")
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
-    x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
+    x = torch.from_numpy(errors.OWN_ROWS.copy()).requires_grad_()
     energy = scale * divided.total((x**2).sum(1), rows)
     (force,) = torch.autograd.grad(energy, x, create_graph=True)
     divided.total((force**2).sum(1), rows).backward()
     assert abs(scale.grad.item() / (8 * 3.0 * (errors.ROWS**2).sum()) - 1) < 1e-12
     weights = torch.ones(8, dtype=torch.float64)
-    x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
-    out = divided.mha_gat_n2n(x, x, weights, errors.PART, 1).output_embedding
+    x = torch.from_numpy(errors.OWN_ROWS.copy()).requires_grad_()
+    out = divided.mha_gat_n2n(x, x, weights, errors.SHARED_PARTITION, 1).output_embedding
     for _ in range(2):
         (out,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
     errors.assert_refused(
         lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: a third derivative was requested"
     )
     with forward_ad.dual_level():
-        for result in (divided.mha_gat_n2n(x, x, weights, errors.PART, 1).output_embedding, divided.total(x, rows)):
+        for result in (
+            divided.mha_gat_n2n(x, x, weights, errors.SHARED_PARTITION, 1).output_embedding,
+            divided.total(x, rows),
+        ):
             dual = forward_ad.make_dual(result.detach(), result.detach())
             errors.assert_refused(
                 partial(torch.autograd.grad, result, x, dual), "trigraph.distributed.torch: forward mode"
             )
-    dist = torch.full((errors.PART.owned["num_edges"].size,), 0.5, requires_grad=True)
-    divided.radial_basis(dist, torch.ones(2), 2, partition=errors.PART).rbf.sum().backward()
+    dist = torch.full((errors.SHARED_PARTITION.owned["num_edges"].size,), 0.5, requires_grad=True)
+    divided.radial_basis(dist, torch.ones(2), 2, partition=errors.SHARED_PARTITION).rbf.sum().backward()
     of_rbf, of_other = (np.full((len(dist), n), value, np.float32) for n, value in ((2, 1), (4, 0)))
     expected = trigraph.radial_basis_bwd(of_rbf, of_other, dist.detach().numpy(), np.ones(2, np.float32), 2)
     assert (dist.grad.numpy() == expected.dist).all()
@@ -132,9 +135,9 @@ def derivatives_pass_gradcheck():
 
 def refuses_wrong_totals():
     """Invalid arguments of `total` raise errors on all ranks."""
-    x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
+    x, rows = torch.from_numpy(errors.OWN_ROWS), errors.SHARED_PARTITION.rows("num_src_nodes")
     errors.assert_refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
-    errors.assert_refused(lambda: divided.total(x, errors.PART), "expected a Partition from Partition.rows")
+    errors.assert_refused(lambda: divided.total(x, errors.SHARED_PARTITION), "expected a Partition from Partition.rows")
     if MPI.COMM_WORLD.size > 1:
         errors.assert_refused(
             lambda: divided.total(x.float() if errors.LAST else x, rows), "total: x is of torch.float64"

@@ -39,11 +39,11 @@ CHECKS = [
     "threads.divides_processors",
     "operators.equals_one_process_on_device",  # before torch, which cannot view the stand-in's arrays
 ]
-OF_TORCH = [
+TORCH_CHECKS = [
     *(f"torch.{name}" for name in ("dimenet_equals_one_process", "derivatives_pass_gradcheck", "refuses_wrong_totals")),
     "threads.divides_torch_threads",
 ]
-CHECKS += OF_TORCH if find_spec("torch") else []
+CHECKS += TORCH_CHECKS if find_spec("torch") else []
 
 
 def run_ranks(number, script, *arguments, timeout=500, threads="1"):
@@ -78,16 +78,16 @@ def test_ranks_end_after_all_checks(finished_checks):
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to processors")
 def test_ranks_share_the_processors_of_a_machine():
-    run = run_ranks(2, "distributed_checks.py", "threads.uses_all_processors_at_start", threads=None)
-    assert run.returncode == 0, run.stderr[-3000:]
+    finished = run_ranks(2, "distributed_checks.py", "threads.uses_all_processors_at_start", threads=None)
+    assert finished.returncode == 0, finished.stderr[-3000:]
 
 
 @pytest.mark.parametrize(("case", "status"), [("raises", 1), ("interrupted", 130)])
 def test_a_rank_that_ends_early_ends_all(case, status):
     """If a rank exits while others wait for it in a call, all ranks end."""
-    run = run_ranks(2, "distributed_ends.py", case, timeout=30)
-    assert run.returncode == status
-    assert "rank 1:\nTraceback" in run.stderr
+    finished = run_ranks(2, "distributed_ends.py", case, timeout=30)
+    assert finished.returncode == status
+    assert "rank 1:\nTraceback" in finished.stderr
 
 
 @slow

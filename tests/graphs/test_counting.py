@@ -13,19 +13,19 @@ from trigraph import CSC, EdgeGraph, Segments
 from trigraph.fortran.threads import restore_num_threads
 from trigraph.graphs import counting, csc, edge_graph
 
-FEW = 300
-MANY = 2 * counting.LARGE  # enough to use several threads
+FEW_EDGES = 300
+MANY_EDGES = 2 * counting.MIN_PARALLEL_SIZE  # enough to use several threads
 RNG = np.random.default_rng(0)
 
 
 def yield_edge_lists():
     """Yield (sources, destinations, node counts) of random, hub, sorted, self-loop and empty edge lists."""
-    for n in (FEW, MANY):
+    for n in (FEW_EDGES, MANY_EDGES):
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
-    yield RNG.integers(40, size=FEW), RNG.integers(60, size=FEW), 50, 70
-    yield RNG.integers(9, size=MANY), np.sort(RNG.integers(9, size=MANY)), 9, 9
-    falls = np.repeat([2, 1, 0], np.diff([MANY * k // 3 for k in range(4)]))  # decreasing across threads
-    yield np.zeros(MANY, int), falls, 1, 3
+    yield RNG.integers(40, size=FEW_EDGES), RNG.integers(60, size=FEW_EDGES), 50, 70
+    yield RNG.integers(9, size=MANY_EDGES), np.sort(RNG.integers(9, size=MANY_EDGES)), 9, 9
+    falls = np.repeat([2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)]))  # decreasing across threads
+    yield np.zeros(MANY_EDGES, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self-loops
     yield np.array([], int), np.array([], int), 0, 3
@@ -45,7 +45,7 @@ def sort_stably(keys, number):
     return np.searchsorted(np.sort(keys), np.arange(number + 1)), np.argsort(keys, kind="stable")
 
 
-def test_arrays_are_those_of_numpy():
+def test_arrays_equal_numpy():
     for src, dst, n_src, n_dst in vary_types_and_threads():
         for loops in (-1, min(n_src, n_dst)):
             graph, of_edges = CSC._from_nodes(src, dst, n_src, n_dst, loops=loops), (src, dst)
@@ -54,8 +54,8 @@ def test_arrays_are_those_of_numpy():
                 of_edges = [np.append(a[src != dst], own) for a in of_edges]
             offsets, order = sort_stably(of_edges[1], n_dst)
             sources, destinations = (a[order] for a in of_edges)
-            places = [np.arange(len(order) + 1), np.argsort(order)]
-            expected = [offsets, sources, order, destinations, *sort_stably(sources, n_src), *places]
+            row_arrays = [np.arange(len(order) + 1), np.argsort(order)]
+            expected = [offsets, sources, order, destinations, *sort_stably(sources, n_src), *row_arrays]
             for got, right in zip(
                 (graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()), expected, strict=True
             ):
@@ -68,18 +68,18 @@ def test_arrays_are_those_of_numpy():
         assert members.is_sorted == (np.diff(dst) >= 0).all()
         for got, right in zip((members.offsets, members.order), sort_stably(dst, n_dst), strict=True):
             np.testing.assert_array_equal(got, right)
-        for place, wrong in ((0, -1), (len(src) - 1, n_src), (len(src) // 2, -(2**31))):
+        for position, wrong in ((0, -1), (len(src) - 1, n_src), (len(src) // 2, -(2**31))):
             bad = src.copy()
             if len(src):
-                bad[place] = wrong
-                text = f"CSC: src\\[{place}\\] is {wrong}; expected 0 <= src < num_src_nodes = {n_src}$"
+                bad[position] = wrong
+                text = f"CSC: src\\[{position}\\] is {wrong}; expected 0 <= src < num_src_nodes = {n_src}$"
                 with pytest.raises(ValueError, match=text):
                     CSC.from_coo(bad, dst, n_src, n_dst)
-                with pytest.raises(ValueError, match=f"index\\[{place}\\] is {wrong}; expected 0 <= index < num_s"):
+                with pytest.raises(ValueError, match=f"index\\[{position}\\] is {wrong}; expected 0 <= index < num_s"):
                     Segments(bad, n_src)
 
 
-def test_arrays_that_were_written_to_are_refused():
+def test_overwritten_arrays_are_refused():
     for offsets, ids in (([0, 5, 2], [0, 1]), ([0, 1, 9], [0, 1]), ([0, 1, 2], [0, -(2**40)])):
         graph = CSC.__new__(CSC)
         graph._set_attributes(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
@@ -94,7 +94,7 @@ def list_graph_arrays(graph):
     return [np.asarray(a) for a in (*(getattr(graph, n) for n in graph.__slots__), *reverse) if a is not None]
 
 
-def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
+def test_numpy_fallback_gives_equal_arrays(monkeypatch):
     """Edge numbers beyond the range of a C int are sorted by NumPy, with the same results as graphs.c."""
     lists, index = list(vary_types_and_threads())[::2], np.int32
     many = np.zeros(600, index), np.zeros(600, index)  # edges between periodic images of one atom
@@ -110,7 +110,7 @@ def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
             yield CSC.from_coo(src, dst, n_src, n_dst, None, len(src) + 2)
             yield Segments(dst, n_dst)
             yield EdgeGraph.sorted(src, dst, max(n_src, n_dst)).graph
-            pairs = np.unique(np.stack([src, dst])[:, :FEW], axis=1).reshape(2, -1)
+            pairs = np.unique(np.stack([src, dst])[:, :FEW_EDGES], axis=1).reshape(2, -1)
             yield EdgeGraph(*pairs, max(n_src, n_dst))
         yield EdgeGraph(*many, 1, cells)
         yield EdgeGraph(*dimer, 2, signs)
@@ -128,7 +128,7 @@ def test_edges_that_c_cannot_count_give_the_same(monkeypatch):
             assert a.dtype == b.dtype
 
 
-REFUSED = """
+MEMORY_PROGRAM = """
 import re, resource
 import numpy as np
 import trigraph
@@ -149,11 +149,11 @@ for more, text in ((2**26, arrays), (3 * 2**26, sort)):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
 def test_refused_memory_is_an_error():
-    subprocess.run([sys.executable, "-c", REFUSED], check=True)
+    subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], check=True)
 
 
 # Mutations of graphs.c as (old text, new text); the first changes nothing.
-WRONG = {
+MUTATIONS = {
     "": ("most", "most"),
     "a sort that is not stable": ("(size_t)part * s->keys + key]", "(s->parts - 1 - part) * s->keys + key]"),
     "an offset is that of the key before": ("s->offsets[key + 1] = total;", "s->offsets[key + 1] = begin;"),
@@ -173,7 +173,7 @@ WRONG = {
     "two reverses": ("s->wrong[part] |= place >= 0;", ""),
     "parallel edges of the last pair": ("most = number > most ? number : most;", "most = number;"),
 }
-RUN = """import sys
+RUN_TESTS = """import sys
 import trigraph
 from trigraph.arrays import LIBRARIES
 LIBRARIES["libtrigraph"] = lambda: sys.argv[1]
@@ -185,13 +185,13 @@ sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", *quic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_lines_are_found(tmp_path, wrong):
-    text, (right, changed) = (Path(trigraph.__file__).parent / "fortran" / "graphs.c").read_text(), WRONG[wrong]
+@pytest.mark.parametrize("wrong", MUTATIONS)
+def test_mutations_are_found(tmp_path, wrong):
+    text, (right, changed) = (Path(trigraph.__file__).parent / "fortran" / "graphs.c").read_text(), MUTATIONS[wrong]
     assert text.count(right) >= 1
     (tmp_path / "graphs.c").write_text(text.replace(right, changed))
     library = tmp_path / "libgraphs.so"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
-    done = subprocess.run([sys.executable, "-c", RUN, library, __file__], check=False)
+    done = subprocess.run([sys.executable, "-c", RUN_TESTS, library, __file__], check=False)
     assert done.returncode not in (2, 4, 5)  # pytest has run tests
     assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes

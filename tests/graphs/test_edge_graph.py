@@ -119,12 +119,12 @@ def test_random_graphs(case, dtype):
     for vec_dtype in (np.float32, np.float64):
         vec = make_lattice_vectors(src, dst, shifts, vec_dtype)
         check_graph(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
-    undecided = len({(j, i) for j, i, *_ in rows.tolist()}) < len(rows)
+    has_parallel_edges = len({(j, i) for j, i, *_ in rows.tolist()}) < len(rows)
     single = [
         next((f for f in range(len(src)) if f != e and (src[f], dst[f]) == (dst[e], src[e])), -1)
         for e in range(len(src))
     ]
-    check_graph(EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if undecided else single)
+    check_graph(EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if has_parallel_edges else single)
 
 
 @settings(deadline=None, max_examples=30)
@@ -190,7 +190,7 @@ def test_the_unit_of_length_does_not_matter(scale):
     np.testing.assert_array_equal(EdgeGraph(src, dst, 2, vec=vec).reverse_edge, [3, 2, 1, 0])
 
 
-def test_equal_projections_are_told_apart():
+def test_equal_projections_are_distinguished():
     """Reverse edges are found by projecting vectors; the vectors themselves distinguish equal projections."""
     direction = np.sqrt([0.2, 0.3, 0.5])
     across = np.cross(direction, [1.0, 0, 0])
@@ -241,7 +241,7 @@ def one_edge_arguments(**changes):
 
 V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
-BAD = [
+BAD_GEOMETRY = [
     (one_edge_arguments(shifts=V), TypeError, "shifts has dtype float64; expected native int32 or int64"),
     (one_edge_arguments(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
     (
@@ -294,14 +294,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "text"), BAD, ids=range(len(BAD)))
+@pytest.mark.parametrize(("arguments", "error", "text"), BAD_GEOMETRY, ids=range(len(BAD_GEOMETRY)))
 def test_bad_geometry(arguments, error, text):
     assert_raises(error, f"EdgeGraph: {text}", EdgeGraph, **arguments)
     with pytest.raises(error):
         EdgeGraph.sorted(**arguments)
 
 
-def test_many_images_of_few_atoms_take_a_moment():
+def test_many_images_take_under_a_second():
     """Reverse edges among 68,920 images of one atom are found within a second, since the search is not quadratic."""
     n = np.arange(-20, 21)
     shifts = np.stack(np.meshgrid(n, n, n, indexing="ij"), axis=-1).reshape(-1, 3)

@@ -11,44 +11,48 @@ from trigraph import CSC, EdgeGraph, Segments
 
 EDGES = {"src": int_array(0, 1, 2), "dst": int_array(1, 1, 0)}
 # Valid arguments of each constructor: index arrays and integer counts.
-GOOD = {
+VALID_ARGUMENTS = {
     CSC: csc_arguments(),
     CSC.from_coo: {**EDGES, "num_src_nodes": 3, "num_dst_nodes": 3, "edge_ids": int_array(0, 1, 2), "num_edges": 3},
     EdgeGraph: {**EDGES, "num_nodes": 3},
     Segments: {"index": int_array(0, 2, 1), "num_segments": 3},
 }
-NAMES = [(build, name) for build, arguments in GOOD.items() for name in arguments]
-ARRAYS = [(build, name) for build, name in NAMES if isinstance(GOOD[build][name], np.ndarray)]
-COUNTS = [pair for pair in NAMES if pair not in ARRAYS]
+CONSTRUCTOR_ARGUMENTS = [(build, name) for build, arguments in VALID_ARGUMENTS.items() for name in arguments]
+ARRAYS = [
+    (build, name) for build, name in CONSTRUCTOR_ARGUMENTS if isinstance(VALID_ARGUMENTS[build][name], np.ndarray)
+]
+COUNTS = [pair for pair in CONSTRUCTOR_ARGUMENTS if pair not in ARRAYS]
 # Constructor -> the array that determines the required dtype of the other arrays.
-FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
+DTYPE_SOURCE = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
 
 
 def assert_refused(build, error, text, **changes):
     """Assert that a constructor raises this error when some of its valid arguments are replaced by `changes`."""
     kind = getattr(build, "__self__", build).__name__
-    assert_raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
+    assert_raises(error, f"{kind}: {text}", build, **(VALID_ARGUMENTS[build] | changes))
 
 
 @pytest.mark.parametrize(("build", "name"), ARRAYS)
-def test_arrays_of_the_wrong_kind(build, name):
-    value = GOOD[build][name]
+def test_wrong_array_types(build, name):
+    value = VALID_ARGUMENTS[build][name]
     for bad in (value.tolist(), tuple(value), "x", 3, np.ma.masked_array(value), value.view(np.matrix), object()):
         text = f"{name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
         assert_refused(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
-        came = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
-        assert_refused(build, TypeError, f"{name} has dtype {came}; expected native int32 or int64", **{name: bad})
+        dtype_text = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
+        assert_refused(
+            build, TypeError, f"{name} has dtype {dtype_text}; expected native int32 or int64", **{name: bad}
+        )
     for bad in (value[None], value[:, None], np.asarray(value[0])):
         assert_refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
 
 
-@pytest.mark.parametrize(("build", "name"), [pair for pair in ARRAYS if FIRST[pair[0]] != pair[1]])
-def test_dtypes_that_differ(build, name):
-    like = "indices" if (build, name) == (CSC, "edge_ids") else FIRST[build]
-    text = f"{name} has dtype int32; expected int64, the dtype of {like}"
-    assert_refused(build, TypeError, text, **{name: GOOD[build][name].astype(np.int32)})
+@pytest.mark.parametrize(("build", "name"), [pair for pair in ARRAYS if DTYPE_SOURCE[pair[0]] != pair[1]])
+def test_mixed_index_dtypes(build, name):
+    dtype_source = "indices" if (build, name) == (CSC, "edge_ids") else DTYPE_SOURCE[build]
+    text = f"{name} has dtype int32; expected int64, the dtype of {dtype_source}"
+    assert_refused(build, TypeError, text, **{name: VALID_ARGUMENTS[build][name].astype(np.int32)})
 
 
 @pytest.mark.parametrize(("build", "name"), COUNTS)
@@ -57,7 +61,7 @@ def test_counts(build, name):
         assert_refused(build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad})
     assert_refused(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
     for good in (np.int8(5), np.uint64(5), np.array(5)):
-        assert getattr(build(**(GOOD[build] | {name: good})), name) == 5
+        assert getattr(build(**(VALID_ARGUMENTS[build] | {name: good})), name) == 5
 
 
 BAD_VALUES = {
@@ -204,7 +208,7 @@ BEYOND_MEMORY = {
 
 
 @pytest.mark.parametrize("name", BEYOND_MEMORY)
-def test_sizes_that_no_memory_holds(name, monkeypatch):
+def test_sizes_beyond_memory(name, monkeypatch):
     """Graphs larger than the machine's memory raise MemoryError before an allocation, which Linux might grant."""
     text = f"{name.partition(' of ')[0]} is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of"
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
@@ -212,6 +216,6 @@ def test_sizes_that_no_memory_holds(name, monkeypatch):
         BEYOND_MEMORY[name]()
 
 
-def test_sizes_that_memory_holds(monkeypatch):
+def test_sizes_within_memory(monkeypatch):
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
     assert EdgeGraph(*ENDS, 2559).num_nodes == 2559

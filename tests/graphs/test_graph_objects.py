@@ -40,17 +40,17 @@ def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
 
 # Parallel edges whose reverses differ only in their shifts; one edge has no reverse.
 SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])
-IMAGES = int_array(0, 0, 0, 1, 1), int_array(1, 1, 1, 0, 0), 2, SHIFTS
+PARALLEL_EDGES = int_array(0, 0, 0, 1, 1), int_array(1, 1, 1, 0, 0), 2, SHIFTS
 # Name -> (class, arguments); the index arrays are converted to the tested dtype.
 OBJECTS = {
     "CSC": (CSC, [int_array(0, 2, 2, 3), int_array(1, 0, 3), 4, int_array(0, 1, 1), 3]),
     "CSC in order": (CSC, [int_array(0, 2, 2, 3), int_array(1, 0, 3), 4]),
     "EdgeGraph": (EdgeGraph, [int_array(0, 0, 1, 2), int_array(1, 2, 0, 0), 3]),
-    "EdgeGraph of parallel edges": (EdgeGraph, [*IMAGES[:3]]),
-    "EdgeGraph by shifts": (EdgeGraph, [*IMAGES]),
+    "EdgeGraph of parallel edges": (EdgeGraph, [*PARALLEL_EDGES[:3]]),
+    "EdgeGraph by shifts": (EdgeGraph, [*PARALLEL_EDGES]),
     "Segments": (Segments, [int_array(2, 0, 2), 3]),
 }
-EACH = pytest.mark.parametrize("name", OBJECTS)
+each_object = pytest.mark.parametrize("name", OBJECTS)
 
 
 def draw_arguments(name, dtype=np.int64):
@@ -93,7 +93,7 @@ def assert_same_object(got, expected):
             assert_read_only(actual)
 
 
-@EACH
+@each_object
 def test_the_callers_arrays_are_copied(name):
     kind, arguments = draw_arguments(name)
     graph = kind(*arguments)
@@ -102,7 +102,7 @@ def test_the_callers_arrays_are_copied(name):
     assert_same_object(graph, build_graph_object(name))
 
 
-@EACH
+@each_object
 def test_attributes_are_read_only(name):
     graph = build_graph_object(name)
     kind = type(graph).__name__
@@ -121,7 +121,7 @@ def test_attributes_are_read_only(name):
     assert (graph.kind, graph.device) == ("numpy", "host")
 
 
-@EACH
+@each_object
 def test_pickle_and_copy(name):
     for dtype, prepared in itertools.product(INDEX, (False, True)):
         graph = build_graph_object(name, dtype)
@@ -142,19 +142,19 @@ def test_pickle_and_copy(name):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "text"),
+    ("position", "value", "text"),
     [
         (0, 7, "reverse_edge[0] is 7; expected 0 <= reverse_edge < num_edges = 5"),
         (0, 1, "reverse_edge[0] is 1, which is not the reverse of edge 0"),
         (0, -1, "reverse_edge[4] is 0, which is not the reverse of edge 4"),
     ],
 )
-def test_a_pickle_that_was_changed_is_refused(place, value, text):
-    graph = EdgeGraph(*IMAGES)
+def test_changed_pickles_are_refused(position, value, text):
+    graph = EdgeGraph(*PARALLEL_EDGES)
     assert graph.reverse_edge.tolist() == [4, 3, -1, 1, 0]
     function, (src, dst, num_nodes, reverse_edge) = graph.__reduce__()
     reverse_edge = reverse_edge.copy()
-    reverse_edge[place] = value
+    reverse_edge[position] = value
     assert_raises(ValueError, f"EdgeGraph: {text}", function, src, dst, num_nodes, reverse_edge)
     text = "EdgeGraph: dst[0] is 1; expected 0 <= dst < num_nodes = 1"
     assert_raises(ValueError, text, function, src[:2], dst[:2], 1, None)
@@ -163,7 +163,7 @@ def test_a_pickle_that_was_changed_is_refused(place, value, text):
     assert function(src[2:4], dst[2:4], num_nodes, None).reverse_edge.tolist() == [1, 0]
 
 
-def test_prepare_gives_all_the_same(monkeypatch):
+def test_prepare_returns_one_object(monkeypatch):
     assert all(graph.prepare() is graph for graph in map(build_graph_object, ("EdgeGraph", "Segments")))
     *_, graph = random_graph(1)
     built, release, build_reverse = [], threading.Event(), CSC._build_reverse
@@ -231,7 +231,7 @@ def test_an_index_that_is_not_contiguous():
     check_segments(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
 
 
-def test_a_million_members_take_a_moment():
+def test_a_million_members_take_under_two_seconds():
     index = np.random.default_rng(3).integers(0, 100_000, 1_000_000)
     start = time.perf_counter()
     Segments(index, 100_000)

@@ -85,36 +85,36 @@ def make_coo_matrix(kind):
     return kind((values, (rng.integers(0, 6, 40), rng.integers(0, 9, 40))), shape=(6, 9))
 
 
-@pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
+@pytest.mark.parametrize("matrix_format", ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"])
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.coo_matrix])
-def test_from_scipy_keeps_the_order_of_data(form, kind):
+def test_from_scipy_keeps_the_order_of_data(matrix_format, kind):
     """With `data` as weights, the weighted sum is the matrix product, since edge_ids follow the order of `data`."""
     matrix = make_coo_matrix(kind)
-    if form in ("csr", "csc"):  # shuffle within rows by hand, since SciPy's conversion would merge duplicates
-        rows, columns = matrix.coords if form == "csr" else matrix.coords[::-1]
+    if matrix_format in ("csr", "csc"):  # shuffle within rows by hand, since SciPy's conversion would merge duplicates
+        rows, columns = matrix.coords if matrix_format == "csr" else matrix.coords[::-1]
         order = np.argsort(rows, kind="stable")
-        offsets = np.searchsorted(rows[order], np.arange(matrix.shape[form == "csc"] + 1))
-        make = type(matrix.asformat(form))
+        offsets = np.searchsorted(rows[order], np.arange(matrix.shape[matrix_format == "csc"] + 1))
+        make = type(matrix.asformat(matrix_format))
         matrix = make((matrix.data[order], columns[order], offsets), shape=matrix.shape)
-    elif form == "bsr":
+    elif matrix_format == "bsr":
         matrix = matrix.tobsr((3, 3))
     else:
-        matrix = matrix.asformat(form)
-    data = matrix.data if form in ("coo", "csr", "csc") else matrix.tocoo().data
+        matrix = matrix.asformat(matrix_format)
+    data = matrix.data if matrix_format in ("coo", "csr", "csc") else matrix.tocoo().data
     graph = CSC.from_scipy(matrix)
     assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (*matrix.shape, len(data))
-    if form in ("coo", "csr", "csc"):
+    if matrix_format in ("coo", "csr", "csc"):
         assert len(data) == 40
-        assert form == "csr" or not np.array_equal(data, matrix.tocsr().data)  # `data` is not in CSR order
+        assert matrix_format == "csr" or not np.array_equal(data, matrix.tocsr().data)  # `data` is not in CSR order
     x = np.random.default_rng(1).standard_normal((9, 2))
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, data, graph)[0], matrix @ x, rtol=1e-14, atol=1e-14)
     empty = CSC.from_scipy(type(matrix)((0, 3)))
     assert (empty.num_dst_nodes, empty.num_src_nodes, empty.num_edges) == (0, 3, 0)
 
 
-@pytest.mark.parametrize("form", ["csr", "csc"])
-def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
-    matrix = make_coo_matrix(sparse.coo_array).asformat(form)
+@pytest.mark.parametrize("matrix_format", ["csr", "csc"])
+def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(matrix_format):
+    matrix = make_coo_matrix(sparse.coo_array).asformat(matrix_format)
     for at, value, text in ((1, 10**6, "offsets[2] is"), (-1, 10**6, "offsets run from 0 to 1000000")):
         changed = matrix.copy()
         changed.indptr[at] = value
@@ -122,17 +122,17 @@ def test_from_scipy_checks_a_matrix_whose_arrays_were_changed(form):
             CSC.from_scipy(changed)
 
 
-@pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
-@pytest.mark.parametrize("more", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
-def test_from_scipy_takes_what_is_before_the_end_of_indptr(form, more):
+@pytest.mark.parametrize("matrix_format", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("surplus", [np.array([2, 0, 1]), np.array([10**6, -1, 7])])
+def test_from_scipy_ignores_unused_space(matrix_format, surplus):
     """As in SciPy's products, `indices` and `data` may be longer than the last entry of `indptr`."""
-    matrix = make_coo_matrix(sparse.coo_array).asformat(form)
+    matrix = make_coo_matrix(sparse.coo_array).asformat(matrix_format)
     x = np.random.default_rng(1).standard_normal((9, 2))
     expected, data = matrix @ x, matrix.tocoo().data.copy()
-    matrix.indices = np.concatenate([matrix.indices, more.astype(matrix.indices.dtype)])
+    matrix.indices = np.concatenate([matrix.indices, surplus.astype(matrix.indices.dtype)])
     matrix.data = np.concatenate([matrix.data, matrix.data[:3]])
     np.testing.assert_array_equal(matrix @ x, expected)
-    graph, weights = CSC.from_scipy(matrix), data if form == "bsr" else matrix.data
+    graph, weights = CSC.from_scipy(matrix), data if matrix_format == "bsr" else matrix.data
     assert (graph.num_positions, graph.num_edges) == (len(data), len(weights))
     np.testing.assert_allclose(trigraph.agg_weighted_n2n_fwd(x, weights, graph)[0], expected, rtol=1e-14, atol=1e-14)
 
@@ -175,7 +175,7 @@ def test_from_networkx_multigraph_and_nodes():
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("backend", ["fortran", "gpu-host"])
-def test_operators_give_the_same_in_the_new_order(dtype, backend):
+def test_renumbering_permutes_results(dtype, backend):
     src, dst, rows, _ = random_graph(0, 59, 59, 300, 200, dtype)
     graph = CSC.from_coo(src, dst, 60, 60, rows, 200)  # the last node is isolated
     other, order = graph.renumbered()
@@ -209,7 +209,7 @@ def test_graphs_without_edges(nodes):
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_what_is_in_order_is_not_sorted(monkeypatch, index):
+def test_ordered_edges_are_not_sorted_again(monkeypatch, index):
     """Edges that are already in order are not sorted."""
     src, dst = np.array([0, 0, 1, 2, 2, 2], index), np.array([1, 1, 1, 3, 3, 4], index)
     shuffled = np.array([3, 0, 5, 1, 4, 2])

@@ -147,15 +147,15 @@ def test_atoms_far_away_without_a_cell(away, neighbor_backend):
 def test_molecules_in_one_search(away, dtype, neighbor_backend):
     """Overlapping molecules have no edges between them; distant atoms do not reduce the precision elsewhere."""
     rng = np.random.default_rng(5)
-    of_atom = rng.integers(12, size=90)
-    of_atom[of_atom == 3] = 4  # makes molecule 3 empty
+    molecule_index = rng.integers(12, size=90)
+    molecule_index[molecule_index == 3] = 4  # makes molecule 3 empty
     positions = rng.uniform(0, 4, (90, 3)).astype(dtype)
     positions[::9] += dtype(away)
-    positions[of_atom == 7] -= dtype(away)
-    found = find_neighbors_of_molecules(positions, 2.0, of_atom)
+    positions[molecule_index == 7] -= dtype(away)
+    found = find_neighbors_of_molecules(positions, 2.0, molecule_index)
     alone = []
     for molecule_of in range(12):
-        atoms = np.flatnonzero(of_atom == molecule_of)
+        atoms = np.flatnonzero(molecule_index == molecule_of)
         src, dst, shifts, offset = neighbors(positions[atoms], 2.0, None, False)
         alone.append((atoms[src], atoms[dst], shifts, offset))
     columns = [np.concatenate(parts) for parts in zip(*alone, strict=True)]
@@ -235,7 +235,7 @@ LINE = np.array([[0.0, 0, 0], [1.0, 0, 0]])
 INDEPENDENT = "expected independent vectors in periodic directions"
 AT_MOST = "expected absolute values of at most 2^500 = 3.3e+150"
 CUTOFFS = "expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150"
-BAD_PLACES = [
+BAD_POSITIONS = [
     (
         neighbor_arguments(positions=np.eye(3, dtype=int)),
         TypeError,
@@ -274,7 +274,7 @@ BAD_PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "text"), BAD_PLACES, ids=range(len(BAD_PLACES)))
+@pytest.mark.parametrize(("arguments", "error", "text"), BAD_POSITIONS, ids=range(len(BAD_POSITIONS)))
 def test_bad_positions(arguments, error, text):
     with np.errstate(invalid="ignore"):
         assert_raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)

@@ -35,11 +35,11 @@ class DeviceContext:
         self.id = state.device if number is None else number
 
     def __enter__(self):
-        self._before, state.device = state.device, self.id
+        self._previous, state.device = state.device, self.id
         return self
 
     def __exit__(self, *_):
-        state.device = self._before
+        state.device = self._previous
 
     def __eq__(self, other):
         return self.id == other.id
@@ -53,7 +53,7 @@ class Stream:
 
     def __init__(self, ptr=None):
         self.ptr = next(state.clock) + 100 if ptr is None else ptr
-        self.waited = 0  # time before which all work of this stream has finished
+        self.finished_before = 0  # time before which all work of this stream has finished
         self.seen = {}  # other stream -> time before which its work is known to have finished
         self.captured = False
 
@@ -70,16 +70,16 @@ class Stream:
         self.seen[event[0]] = event[1]
 
     def __enter__(self):
-        self._before, state.stream = state.stream, self
+        self._previous, state.stream = state.stream, self
         return self
 
     def __exit__(self, *_):
-        state.stream = self._before
+        state.stream = self._previous
 
     def synchronize(self):
         if self.captured or state.capturing:
             raise DeviceMisuse("a captured stream cannot be waited for")
-        self.waited = next(state.clock)
+        self.finished_before = next(state.clock)
 
 
 class DeviceState:
@@ -113,7 +113,7 @@ class TrackedMemory:
     def record_use(self):
         if self.device != state.device:
             raise DeviceMisuse(f"an array on device {self.device} is used while device {state.device} is current")
-        latest = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
+        latest = max(self.stream.finished_before, state.stream.seen.get(self.stream, 0))
         if self.stream.ptr != state.stream.ptr and self.time > latest:
             raise DeviceMisuse("an array is used that another stream may still write")
 
@@ -167,10 +167,10 @@ def _copy_to_device(array):
     """Copy an array to memory from the current allocator; return the copy and its memory."""
     if state.allocator is None or array.size == 0:
         return array, None
-    place, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
-    place[...] = array
+    copied, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
+    copied[...] = array
     memory.record_write()
-    return place, memory
+    return copied, memory
 
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -207,9 +207,11 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __getitem__(self, key):
-        part = self.array[_to_numpy(key)]
-        shares = isinstance(part, np.ndarray) and part.base is not None and np.shares_memory(part, self.array)
-        return ndarray(part, self.memory) if shares else ndarray(np.asarray(part))
+        selected = self.array[_to_numpy(key)]
+        shares = (
+            isinstance(selected, np.ndarray) and selected.base is not None and np.shares_memory(selected, self.array)
+        )
+        return ndarray(selected, self.memory) if shares else ndarray(np.asarray(selected))
 
     def __setitem__(self, key, value):
         self.memory.record_use()
@@ -272,17 +274,17 @@ class CompiledKernel:
         args = [a for value in args for a in (value if isinstance(value, tuple) else (value,))]
         if not all(isinstance(value, (ndarray, np.generic)) for value in args):
             raise DeviceMisuse(f"{self.name} is launched with arguments that are neither arrays nor NumPy scalars")
-        if any(n > most for n, most in zip(grid, DeviceContext.largest_grid, strict=False)):
+        if any(n > limit for n, limit in zip(grid, DeviceContext.largest_grid, strict=False)):
             raise DeviceMisuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)
         parameters = library.layout(self.name).flat
-        plain = [
+        host_args = [
             None if p.is_pointer and not isinstance(a, ndarray) else _to_numpy(a)
             for a, p in zip(args, parameters, strict=True)
         ]
         state.launches += 1
         if not state.dry:
-            library.launch(self.name, grid, block, plain, shared_mem, "forward", 0)
+            library.launch(self.name, grid, block, host_args, shared_mem, "forward", 0)
         for value, parameter in zip(args, parameters, strict=True):
             if isinstance(value, ndarray) and not parameter.is_const:
                 value.memory.record_write()
@@ -371,8 +373,8 @@ def install_cupy(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
-    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))
-    monkeypatch.setattr(launcher, "AHEAD", False)
+    monkeypatch.setattr(launcher, "_pack_struct", lambda dtype, members: tuple(members))
+    monkeypatch.setattr(launcher, "COMPILE_AHEAD", False)
     for module in (base, csc):  # a real torch, if imported, cannot view these arrays
-        monkeypatch.setattr(module, "VIEWS", [])
+        monkeypatch.setattr(module, "GRAPH_HOOKS", [])
     return cupy

@@ -49,8 +49,8 @@ def read_widths(block):
 
 def _list_triplets(inputs, outputs, at):
     """Pair each input edge with the output edges that end (at=1) or begin (at=0) at the input edge's target."""
-    meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
-    out, into = np.nonzero(meets)
+    adjacent = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
+    out, into = np.nonzero(adjacent)
     return {"in": into, "out": out, "out_agg": number_members(out)}
 
 
@@ -58,10 +58,15 @@ def _list_quadruplets(main, qint):
     """Return quadruplets d -> b -> a <- c, with d -> b and c -> a in the main graph and b -> a in the graph `qint`."""
     before, after = _list_triplets(main, qint, at=0), _list_triplets(qint, main, at=1)
     lengths = np.bincount(before["out"], minlength=qint.shape[1])
-    each = lengths[after["in"]]
-    first = (np.cumsum(lengths) - lengths)[after["in"]]
-    among = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    quadruplets = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
+    triplet_counts = lengths[after["in"]]
+    group_start = (np.cumsum(lengths) - lengths)[after["in"]]
+    position_in_group = np.arange(triplet_counts.sum()) - np.repeat(
+        np.cumsum(triplet_counts) - triplet_counts, triplet_counts
+    )
+    quadruplets = {
+        "out": np.repeat(after["out"], triplet_counts),
+        "trip_in_to_quad": np.repeat(group_start, triplet_counts) + position_in_group,
+    }
     distinct = main[0][quadruplets["out"]] != main[0][before["in"][quadruplets["trip_in_to_quad"]]]
     quadruplets = {name: values[distinct] for name, values in quadruplets.items()}
     return {**quadruplets, "out_agg": number_members(quadruplets["out"]), "triplet_in": before}
@@ -107,8 +112,10 @@ class NeighborStructure:
 def draw_molecule(num_atoms, neighbors):
     """Return random atoms; each graph connects the nearest pairs, on average `neighbors[graph]` per atom."""
     positions = np.random.default_rng(0).random((num_atoms, 3))
-    every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
-    nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
+    all_pairs = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
+    nearest = all_pairs[
+        :, np.argsort(np.linalg.norm(positions[all_pairs[0]] - positions[all_pairs[1]], axis=1), kind="stable")
+    ]
     return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
@@ -172,7 +179,7 @@ class FairchemBlock(torch.nn.Module):
         """Return the updated embeddings of atoms and edges; the block is called as in GemNetOC.forward."""
         mlp = {name.removeprefix("mlp_"): layer for name, layer in self.named_children()}
         quad, num_atoms = lists["quad"], x["h"].shape[0]
-        of_atoms = {
+        atom_lists = {
             name: {"idx_rad_outer": lists[name]["edge_index"][1], "idx_rad_inner": lists[name]["target_neighbor_idx"]}
             for name in ("a2a", "a2ee2a")
         }
@@ -192,7 +199,7 @@ class FairchemBlock(torch.nn.Module):
         e2a = {
             "rad": mlp["rbf_eaint"](x["rad"]),
             "cir": mlp["cbf_eaint"](
-                x["rad_e2a"], x["cir_e2a"], **of_atoms["a2ee2a"], **padded_indices("e2a"), num_atoms=num_atoms
+                x["rad_e2a"], x["cir_e2a"], **atom_lists["a2ee2a"], **padded_indices("e2a"), num_atoms=num_atoms
             ),
         }
         e2e = {
@@ -206,7 +213,7 @@ class FairchemBlock(torch.nn.Module):
             bases_e2e=e2e,
             bases_a2e=a2e,
             bases_e2a=e2a,
-            basis_a2a_rad=mlp["rbf_aint"](x["rad_aint"], **of_atoms["a2a"], num_atoms=num_atoms),
+            basis_a2a_rad=mlp["rbf_aint"](x["rad_aint"], **atom_lists["a2a"], num_atoms=num_atoms),
             basis_atom_update=mlp["rbf_h"](x["rad"]),
             edge_index_main=lists["main"],
             a2ee2a_graph=lists["a2ee2a"],

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trigraph.torch.layers import activations
 from trigraph.torch.potentials import captured, replay, training_step
 
-WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "unique", "masked_select", "bincount")
+SYNCHRONISING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "unique", "masked_select", "bincount")
 
 
 def waits_for_device(func, args):
@@ -21,7 +21,7 @@ def waits_for_device(func, args):
     name = func._schema.name.partition("::")[2].split(".")[0]
     by_mask = name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
     repeats = name == "repeat_interleave" and len(args) == 1
-    return name.startswith(WAITING[-3:]) or name in WAITING or by_mask or repeats
+    return name.startswith(SYNCHRONISING[-3:]) or name in SYNCHRONISING or by_mask or repeats
 
 
 class OperationRecorder(TorchDispatchMode):
@@ -58,8 +58,8 @@ class CUDAGraph:
         self.replays += 1
         with torch.no_grad():
             for func, args, kwargs, out in self.calls:
-                several = [r if isinstance(r, (tuple, list)) else (r,) for r in (func(*args, **kwargs), out)]
-                for new, old in zip(*several, strict=True):
+                result_lists = [r if isinstance(r, (tuple, list)) else (r,) for r in (func(*args, **kwargs), out)]
+                for new, old in zip(*result_lists, strict=True):
                     if isinstance(old, torch.Tensor) and (old.data_ptr() != new.data_ptr() or not old.numel()):
                         old.detach().copy_(new)
 
@@ -83,16 +83,25 @@ def capture_graph(cuda_graph, pool=None):
 def install_cuda_graphs(monkeypatch):
     """Replace torch's CUDA graphs by the stand-in, which captures CPU tensors; return the list of captured graphs."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
-    named = {"CUDAGraph": CUDAGraph, "graph": capture_graph, "Stream": lambda: stream, "current_stream": lambda: stream}
-    named |= {"stream": contextlib.nullcontext, "device": contextlib.nullcontext, "graph_pool_handle": lambda: (0, 1)}
-    named |= {"Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None)}
-    named |= {"is_current_stream_capturing": lambda: state.capturing}
-    for name, value in named.items():
+    replacements = {
+        "CUDAGraph": CUDAGraph,
+        "graph": capture_graph,
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+    }
+    replacements |= {
+        "stream": contextlib.nullcontext,
+        "device": contextlib.nullcontext,
+        "graph_pool_handle": lambda: (0, 1),
+    }
+    replacements |= {"Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None)}
+    replacements |= {"is_current_stream_capturing": lambda: state.capturing}
+    for name, value in replacements.items():
         monkeypatch.setattr(torch.cuda, name, value)
     for module in (replay, captured, training_step):
         monkeypatch.setattr(module, "is_captured", lambda device: True)
     # trigraph's CPU activation kernels are not torch operations, so the recorder would miss them.
-    monkeypatch.setattr(activations, "_is_plain", lambda *tensors: False)
+    monkeypatch.setattr(activations, "_kernel_supports", lambda *tensors: False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     state.graphs.clear()
     return state.graphs

@@ -4,21 +4,21 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import EVERY, assert_raises, compute_fields, draw_operator_arguments
+from table_calls import OPS_WITH_BWD3, assert_raises, compute_fields, draw_operator_arguments
 
 from trigraph.backends import FUNCTIONS
-from trigraph.checks import choice_number, evaluate_shape
-from trigraph.table import SYMBOLS, names_in
+from trigraph.checks import evaluate_shape, find_choice
+from trigraph.table import SYMBOLS, find_names
 
-GIVEN = [
-    (op, a) for op in EVERY for a in op.select_present(draw_operator_arguments(op))
+PRESENT_ARGUMENTS = [
+    (op, a) for op in OPS_WITH_BWD3 for a in op.select_present(draw_operator_arguments(op))
 ]  # only arguments that occur in the random calls
 
 
 def find_sizes(op, values):
     """Return the size of every symbol in a valid call, or its typical size if no argument determines it."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
-    sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
+    sizes |= {a.name: find_choice(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
     sizes |= {s: op.graph.find(s, values) for s in (op.graph.sizes if op.graph else ())}
     for a in op.definition.inputs:
@@ -40,7 +40,7 @@ def format_tuple(items):
 def describe_shape(array, sizes, free=()):
     """Return a shape as in error messages, in symbols and in numbers; axes with symbols in `free` stay symbolic."""
     numbers = [
-        d if names_in(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
+        d if find_names(d) & set(free) else n for d, n in zip(array.dims, evaluate_shape(array, sizes), strict=True)
     ]
     return f"{format_tuple(array.dims)} = {format_tuple(numbers)}"
 
@@ -48,7 +48,7 @@ def describe_shape(array, sizes, free=()):
 def describe_indivisible_axis(op, array, shape, axis, sizes):
     """Return a pattern for the error message about an axis whose length no integer value of its symbol yields."""
     symbol = find_defined_symbol(op, array, axis)
-    other_sizes = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
+    other_sizes = [f"{s} = {sizes[s]}" for s in sorted(find_names(array.dims[axis]) - {symbol})]
     start = f"{op.name}: {array.name} has shape {shape}; expected {format_tuple(array.dims)}"
     end = f" with a whole {symbol} {describe_limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
@@ -60,7 +60,7 @@ def find_defined_symbol(op, array, axis):
     bound |= {f"has_{n}" for n in op.definition.optional}
     for a in op.definition.inputs:
         for k, dim in enumerate(a.dims):
-            free = names_in(dim) - bound
+            free = find_names(dim) - bound
             if (a.name, k) == (array.name, axis):
                 return next(iter(free), None)
             bound |= free
@@ -68,8 +68,8 @@ def find_defined_symbol(op, array, axis):
 
 
 # Attributes of `Array` that argument checks use, and attributes that they ignore.
-LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
-OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
+CHECKED_ATTRIBUTES = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
+IGNORED_ATTRIBUTES = ("name", "doc", "degree", "sample", "when", "half")
 
 
 def describe_array_kind(op, array):
@@ -83,10 +83,10 @@ def describe_array_kind(op, array):
             bounds = (SYMBOLS[symbol].minimum > 0, op.definition.symbol(symbol).maximum is not None)
             axes.add(f"{'free' if dim == symbol else 'solved'} {bounds}")
     role = re.match("(gg_|grad_)?", array.name)[0]
-    return (*(getattr(array, n) for n in LOOKED_AT), role, array is op.binding_order[0], *sorted(axes))
+    return (*(getattr(array, n) for n in CHECKED_ATTRIBUTES), role, array is op.binding_order[0], *sorted(axes))
 
 
-def pick_one_each(items, kind, name):
+def pick_one_per_kind(items, kind, name):
     """Return pytest parameters: the first item of each kind."""
     params = {}
     for item in items:
@@ -98,27 +98,31 @@ def label_parameter(op, array):
     return f"{op.name}-{array.name}"
 
 
-EACH_KIND = pick_one_each(GIVEN, describe_array_kind, label_parameter)
+EACH_KIND = pick_one_per_kind(PRESENT_ARGUMENTS, describe_array_kind, label_parameter)
 ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
 INDICES = [p for p in EACH_KIND if p.values[1].index]
-ATTRIBUTES = [(op, a) for op in EVERY for a in op.attributes]
-WIDTHS = pick_one_each(
+ATTRIBUTES = [(op, a) for op in OPS_WITH_BWD3 for a in op.attributes]
+WIDTHS = pick_one_per_kind(
     [p for p in ATTRIBUTES if p[1].size], lambda op, a: op.definition.symbol(a.name).maximum, label_parameter
 )
-NUMBERS = pick_one_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, label_parameter)
-CHOICES = pick_one_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, label_parameter)
-FIELDS = pick_one_each(
-    [(op, f) for op in EVERY for f in op.fields if f.name in compute_fields(op, draw_operator_arguments(op))],
+NUMBERS = pick_one_per_kind([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, label_parameter)
+CHOICES = pick_one_per_kind([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, label_parameter)
+FIELDS = pick_one_per_kind(
+    [(op, f) for op in OPS_WITH_BWD3 for f in op.fields if f.name in compute_fields(op, draw_operator_arguments(op))],
     lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
     label_parameter,
 )
-EACH_OPERATOR = pick_one_each(
-    [(op,) for op in EVERY],
+EACH_OPERATOR = pick_one_per_kind(
+    [(op,) for op in OPS_WITH_BWD3],
     lambda op: (op.order, op.single, op.definition.graph, bool(op.definition.given_back)),
     lambda op: op.name,
 )
-EACH_GRAPH = pick_one_each([(op,) for op in EVERY if op.graph], lambda op: op.definition.graph, lambda op: op.name)
-SELECTIVE = pick_one_each([(op,) for op in EVERY if op.selective], lambda op: op.definition.graph, lambda op: op.name)
+EACH_GRAPH = pick_one_per_kind(
+    [(op,) for op in OPS_WITH_BWD3 if op.graph], lambda op: op.definition.graph, lambda op: op.name
+)
+SELECTIVE = pick_one_per_kind(
+    [(op,) for op in OPS_WITH_BWD3 if op.selective], lambda op: op.definition.graph, lambda op: op.name
+)
 
 
 def assert_refused(op, values, error, text, **keywords):

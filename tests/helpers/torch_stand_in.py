@@ -37,21 +37,24 @@ def _replace_device_by_cpu(function):
 def install_torch_and_cupy(monkeypatch, cache):
     """Install the stand-ins for CuPy and torch; return the module cupy, and torch's current stream and records.
 
-    `recorded` lists the address and stream of each record_stream call, and `allocated` the size of each allocation.
+    `recorded_streams` lists the address and stream of each record_stream call, and `allocation_sizes`
+    lists the size of each allocation.
     """
     torch.compiler.reset()  # import torch's compiler, which lists torch functions, before they are replaced
     cupy, state = (
         cupy_stand_in.install_cupy(monkeypatch, cache),
-        SimpleNamespace(stream=Stream(), recorded=[], allocated=[]),
+        SimpleNamespace(stream=Stream(), recorded_streams=[], allocation_sizes=[]),
     )
     arrays._wrap_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, s: state.recorded.append((t.data_ptr(), s)))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, s: state.recorded_streams.append((t.data_ptr(), s)))
     for name in ("arange", "zeros", "full", "as_tensor", "tensor"):
         monkeypatch.setattr(torch, name, _replace_device_by_cpu(getattr(torch, name)))
     empty, from_dlpack = _replace_device_by_cpu(torch.empty), torch.utils.dlpack.from_dlpack
-    monkeypatch.setattr(torch, "empty", lambda *size, **kw: (state.allocated.append(size), empty(*size, **kw))[1])
+    monkeypatch.setattr(
+        torch, "empty", lambda *size, **kw: (state.allocation_sizes.append(size), empty(*size, **kw))[1]
+    )
     monkeypatch.setattr(torch.Tensor, "to", _replace_device_by_cpu(torch.Tensor.to))
     monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
 
@@ -70,7 +73,7 @@ def install_torch_and_cupy(monkeypatch, cache):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cupy_stand_in.state.capturing)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     for name in ("base", "csc"):
-        monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "VIEWS", [graphs._cache_graph_tensors])
+        monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "GRAPH_HOOKS", [graphs._cache_graph_tensors])
     return cupy, state
 
 

@@ -27,7 +27,7 @@ def save_gradients(_, rank, folder, field, structures):
     torch.distributed.destroy_process_group()
 
 
-def loss_of(structures, labels):
+def compute_padded_loss(structures, labels):
     """Return the same loss as `compute_loss`, for padded structures."""
     found, real = structures.energy_forces_stress(), structures.real_structures
     return (found.energy.square() * real).sum() / real.sum() + found.forces.square().sum() / real.sum()
@@ -37,7 +37,7 @@ def take_steps(model, batches, average):
     """Take one SGD step per batch, after `average` has averaged the gradients; return the weights."""
     from trigraph.torch import compile_potential
 
-    step = compile_potential(model, capture=True).training_step(loss_of)
+    step = compile_potential(model, capture=True).training_step(compute_padded_loss)
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)
     for arguments in batches:
         step(*arguments)

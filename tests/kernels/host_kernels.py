@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trigraph import environment
-from trigraph.gpu.host.build import host_build, kernel_parameters
+from trigraph.gpu.host.build import build_host_library, kernel_parameters
 from trigraph.gpu.instances import FLOATS, STORAGE, expand
 
 HERE = Path(__file__).resolve().parent
@@ -51,7 +51,7 @@ def choose_rotating_subset():
 def build_test_library(family, variant="fast", extra_flags=()):
     """Build a library of the test kernels; return its path."""
     require_compiler()
-    return host_build(
+    return build_host_library(
         family, variant, source=HERE / f"{family}.cu", instances=INSTANCES[family], extra_flags=extra_flags
     )
 

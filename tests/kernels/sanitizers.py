@@ -12,10 +12,10 @@ from pathlib import Path
 from host_kernels import require_compiler, skip_unless_available
 
 from trigraph.benchmarks.qualify import cases
-from trigraph.benchmarks.qualify.cases import subset
+from trigraph.benchmarks.qualify.cases import list_reached_instances
 from trigraph.benchmarks.qualify.place import Rehearsal
 from trigraph.gpu.cache import KERNELS
-from trigraph.gpu.host.build import host_build, sanitizer_environment
+from trigraph.gpu.host.build import build_host_library, sanitizer_environment
 from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
@@ -39,8 +39,8 @@ class LaunchRecorder(HostLibrary):
 def run_family(family):
     """Run all cases of a family, compare the results with the judge's, and return them."""
     place = Rehearsal()
-    with place.poisoned():  # fills uninitialised workspace with NaN
-        return cases.run(family, place)
+    with place.fill_uninitialized():  # fills uninitialised workspace with NaN
+        return cases.compare_with_judge(family, place)
 
 
 def check_family(family, path, order):
@@ -48,14 +48,14 @@ def check_family(family, path, order):
     library = LaunchRecorder(path)
     with using_host_library(library, order, seed=5):
         fields = run_family(family)
-    assert library.launched == set(subset(family))
-    first = _BITS.setdefault(path, fields)
+    assert library.launched == set(list_reached_instances(family))
+    first = _FIRST_RESULTS.setdefault(path, fields)
     assert fields.keys() == first.keys()
     for what, array in fields.items():
         assert array.tobytes() == first[what].tobytes(), f"{what}: different bits in order {order}"
 
 
-_BITS = {}
+_FIRST_RESULTS = {}
 
 
 def installed_library(family):
@@ -73,7 +73,7 @@ def list_barriers(family):
     return [(path.name, k) for path, text in sources.items() for k in range(len(_BARRIER.findall(text)))]
 
 
-_SWITCH = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_left_out = -1; }'
+_SWITCH_DECLARATION = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_left_out = -1; }'
 
 
 def build_family_library(family, variant):
@@ -88,8 +88,8 @@ def build_family_library(family, variant):
             switched = f"{text[:start]}if (cuda_host_left_out != {number}) {text[start:]}"
             (copies / file).write_text(switched, encoding="utf-8")
         source = copies / f"{family}.cu"
-        source.write_text(f"{_SWITCH} {source.read_text(encoding='utf-8')}", encoding="utf-8")
-        return str(host_build(family, variant, source=source, instances=subset(family)))
+        source.write_text(f"{_SWITCH_DECLARATION} {source.read_text(encoding='utf-8')}", encoding="utf-8")
+        return str(build_host_library(family, variant, source=source, instances=list_reached_instances(family)))
 
 
 def find_missing_barrier_error(family, library, barrier):

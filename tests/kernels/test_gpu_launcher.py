@@ -22,24 +22,26 @@ from host_kernels import INSTANCES as OWN
 from programs import run_command
 
 from trigraph import gpu
-from trigraph.backends import unavailable
+from trigraph.backends import explain_unavailable
 from trigraph.gpu import cache, launcher
 from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
 
-F4, F8 = np.dtype("f4"), np.dtype("f8")
+FLOAT32, FLOAT64 = np.dtype("f4"), np.dtype("f8")
 
 
-def test_the_source_says_what_the_compiler_says():
+def test_source_parameters_equal_compiled_ones():
     """The parameters read from the source agree with those reported by the compiler, for every kernel instance."""
     for family in INSTANCES:
-        compiled = launcher.describe(HostLibrary(launcher.installed(family))._library)
+        compiled = launcher.list_kernel_parameters(HostLibrary(launcher.find_installed_library(family))._library)
         assert {name: tuple(texts) for name, texts in launcher._read_build_parameters()[family].items()} == compiled
 
 
-def test_a_build_without_libraries_is_named(monkeypatch):
+def test_missing_libraries_are_reported(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert unavailable.__wrapped__("gpu-host").startswith("not built (trigraph.gpu._host_gno is not installed: `pip ")
+    assert explain_unavailable.__wrapped__("gpu-host").startswith(
+        "not built (trigraph.gpu._host_gno is not installed: `pip "
+    )
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def device(host, monkeypatch, tmp_path, requested_compilations):
     cupy.cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
     for file in ("primitives.cu", "parts_table.cuh"):
         shutil.copy(HERE / file, tmp_path)
-    described = launcher.describe(host.library("primitives")._library)
+    described = launcher.list_kernel_parameters(host.library("primitives")._library)
     monkeypatch.setattr(cache, "KERNELS", tmp_path)
     monkeypatch.setattr(launcher, "_read_build_parameters", lambda: {"primitives": described})
     monkeypatch.setitem(INSTANCES, "primitives", OWN["primitives"])
@@ -74,7 +76,7 @@ def device(host, monkeypatch, tmp_path, requested_compilations):
 
 
 @pytest.fixture(params=["host", "device"])
-def place(request):
+def any_runtime(request):
     return request.getfixturevalue(request.param)
 
 
@@ -82,7 +84,7 @@ def float32_ones(size=32):
     return np.ones(size, np.float32)
 
 
-def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
+def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=FLOAT32, grid=(1,), block=(32,), **more):
     """Launch y = factor * x (by default 2 times ones), and return y as a NumPy array."""
     x, y = (float32_ones() if a is None else a for a in (x, y))
     factor, n = np.float32(2) if factor is None else factor, np.size(x) if n is None else n
@@ -92,15 +94,19 @@ def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,)
     return y if place.name == "gpu-host" else y.get()
 
 
-def test_right_arguments(place):
-    assert (launch_scale(place) == 2).all()
-    assert (place.name, place.xp) in (("gpu-host", np), ("gpu", sys.modules.get("cupy")))
+def test_right_arguments(any_runtime):
+    assert (launch_scale(any_runtime) == 2).all()
+    assert (any_runtime.name, any_runtime.xp) in (("gpu-host", np), ("gpu", sys.modules.get("cupy")))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "error", "message"),
     [
-        ({"x": float32_ones().astype(F8)}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
+        (
+            {"x": float32_ones().astype(FLOAT64)},
+            TypeError,
+            r"scale<float>: argument x must be a float32 array .* float64",
+        ),
         (
             {"y": float32_ones().astype(">f4")},
             TypeError,
@@ -110,25 +116,25 @@ def test_right_arguments(place):
         ({"factor": 2.0}, TypeError, r"argument factor must be a float32 scalar for float, got a float"),
         ({"n": np.int32(32)}, TypeError, r"argument n .* got a int32 scalar"),
         ({"n": float32_ones()}, TypeError, r"argument n .* got a numpy.ndarray of float32"),
-        ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument x must be C-contiguous, got strides \(4, 32\)"),
+        ({"x": np.ones((4, 8), FLOAT32).T}, ValueError, r"argument x must be C-contiguous, got strides \(4, 32\)"),
         ({"dtype": np.dtype("i2")}, TypeError, "instantiated for float32, float64, .* int64, not for int16"),
         ({"dtype": np.dtype("i4")}, ValueError, r"scale<int> is not among the instances"),
     ],
 )
-def test_wrong_arguments(place, arguments, error, says):
-    with pytest.raises(error, match=says):
-        launch_scale(place, **arguments)
+def test_wrong_arguments(any_runtime, arguments, error, message):
+    with pytest.raises(error, match=message):
+        launch_scale(any_runtime, **arguments)
 
 
 @pytest.mark.parametrize(
-    ("y", "says"),
+    ("y", "message"),
     [
-        (np.frombuffer(b"x" * 128, F4), r"argument y is written .* read-only"),
-        (np.frombuffer(bytearray(129), np.uint8)[1:].view(F4), "aligned"),
+        (np.frombuffer(b"x" * 128, FLOAT32), r"argument y is written .* read-only"),
+        (np.frombuffer(bytearray(129), np.uint8)[1:].view(FLOAT32), "aligned"),
     ],
 )
-def test_memory_of_the_host(host, y, says):
-    with pytest.raises(ValueError, match=says):
+def test_read_only_and_unaligned_memory(host, y, message):
+    with pytest.raises(ValueError, match=message):
         launch_scale(host, y=y)
 
 
@@ -144,7 +150,16 @@ def launch_with_struct(place, out=None, given=None, **more):
     out = place.xp.zeros(6) if out is None else out
     given = PrimitivesStruct(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
     place.launch(
-        "primitives", "scalars", (), (1,), (1,), out=out, given=given, x=np.float32(0.1), y=0.1 * F8.type(1), **more
+        "primitives",
+        "scalars",
+        (),
+        (1,),
+        (1,),
+        out=out,
+        given=given,
+        x=np.float32(0.1),
+        y=0.1 * FLOAT64.type(1),
+        **more,
     )
     return [float(value) for value in out]
 
@@ -168,7 +183,7 @@ class ReorderedStruct(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"z": np.float64(1)}, "takes the arguments out, given, x, y; unknown: z"),
         ({"given": (np.bool_(True), -7, 5, None)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
@@ -186,24 +201,24 @@ class ReorderedStruct(NamedTuple):
         ),
     ],
 )
-def test_names_of_arguments(place, arguments, says):
+def test_wrong_argument_names(any_runtime, arguments, message):
     """Invalid names, members and types are reported; arguments may be passed in any order."""
-    with pytest.raises(TypeError, match=says):
-        launch_with_struct(place, **arguments)
+    with pytest.raises(TypeError, match=message):
+        launch_with_struct(any_runtime, **arguments)
     with pytest.raises(
         TypeError, match="scale<float>: takes the arguments x, y, factor, n; missing: factor, x; unknown: v"
     ):
-        place.launch("primitives", "scale", (F4,), (1,), (1,), v=None, y=None, n=1)
+        any_runtime.launch("primitives", "scale", (FLOAT32,), (1,), (1,), v=None, y=None, n=1)
 
 
-def test_an_integer_takes_the_type_of_its_parameter(place):
-    assert launch_with_struct(place) == [1, -7, 2**53 - 1, 1, float(np.float32(0.1)), 0.1]
+def test_an_integer_takes_the_type_of_its_parameter(any_runtime):
+    assert launch_with_struct(any_runtime) == [1, -7, 2**53 - 1, 1, float(np.float32(0.1)), 0.1]
     with pytest.raises(OverflowError):
-        launch_with_struct(place, given=PrimitivesStruct(np.bool_(True), 2**31, 5, None))
+        launch_with_struct(any_runtime, given=PrimitivesStruct(np.bool_(True), 2**31, 5, None))
 
 
 @pytest.mark.parametrize(
-    ("launch", "says"),
+    ("launch", "message"),
     [
         ({"block": (2048,)}, "more than a device grants"),
         ({"block": (0,)}, "no threads"),
@@ -211,14 +226,14 @@ def test_an_integer_takes_the_type_of_its_parameter(place):
         ({"shared_mem": 300000}, "dynamic shared memory"),
     ],
 )
-def test_refused_launches(host, launch, says):
-    with pytest.raises(ValueError, match=says):
+def test_refused_launches(host, launch, message):
+    with pytest.raises(ValueError, match=message):
         launch_scale(host, **launch)
 
 
 @pytest.mark.parametrize("grid", [(0,), (3, 0)])
-def test_empty_grid_launches_nothing(place, requested_compilations, grid):
-    assert (launch_scale(place, grid=grid) == 1).all()
+def test_empty_grid_launches_nothing(any_runtime, requested_compilations, grid):
+    assert (launch_scale(any_runtime, grid=grid) == 1).all()
     assert not requested_compilations
 
 
@@ -236,20 +251,20 @@ def test_the_library_is_restored(host):
 
 def test_structs_are_passed_by_value(host):
     """A struct becomes an array of rank 0 whose dtype has the same member offsets as in C++."""
-    signature, names = launcher.describe(host.library("primitives")._library)["scalars"]
+    signature, names = launcher.list_kernel_parameters(host.library("primitives")._library)["scalars"]
     assert signature == "double*,{bool,int,long long,const double*},float,double"
     assert names == "out,given.flag,given.i,given.wide,given.nothing,x,y"
-    ((first, end, dtype),) = launcher._structs(signature)
+    ((first, end, dtype),) = launcher._find_structs(signature)
     assert (first, end, dtype.itemsize) == (1, 5, 24)
     assert [dtype.fields[name][1] for name in dtype.names] == [0, 4, 8, 16]
     array = types.SimpleNamespace(data=types.SimpleNamespace(ptr=9))
-    value = launcher._struct(dtype, [np.bool_(True), np.int32(-7), np.int64(2**40), array])
+    value = launcher._pack_struct(dtype, [np.bool_(True), np.int32(-7), np.int64(2**40), array])
     assert (value.shape, value.item()) == ((), (True, -7, 2**40, 9))
 
 
 def cached_kernel(device, kernel="scale"):
     """Return the compiled kernel from the cache of a device's launcher."""
-    return device._functions[0, "primitives", kernel, F4][0]
+    return device._functions[0, "primitives", kernel, FLOAT32][0]
 
 
 def test_compiles_once_and_launches(device, requested_compilations):
@@ -262,11 +277,11 @@ def test_compiles_once_and_launches(device, requested_compilations):
     assert (options, filename, names) == (cache.OPTIONS, "primitives.cu", ("scale<float>",))
     assert "thirds[4]" in source
     assert "#include" not in source
-    launch_scale(device, float32_ones().astype(F8), float32_ones().astype(F8), np.float64(2), dtype=F8)
+    launch_scale(device, float32_ones().astype(FLOAT64), float32_ones().astype(FLOAT64), np.float64(2), dtype=FLOAT64)
     assert [names for _, _, names, _ in requested_compilations] == [("scale<float>",), ("scale<double>",)]
 
 
-def test_the_next_process_finds_what_was_compiled(device, requested_compilations, monkeypatch, tmp_path):
+def test_next_process_uses_the_cache(device, requested_compilations, monkeypatch, tmp_path):
     launch_scale(device)
     assert (launch_scale(launcher.DeviceRuntime()) == 2).all()
     assert len(requested_compilations) == 1
@@ -278,10 +293,10 @@ def test_the_next_process_finds_what_was_compiled(device, requested_compilations
     assert len(requested_compilations) == 3
 
 
-def test_what_a_call_needs_is_compiled_ahead(device, requested_compilations, monkeypatch):
+def test_kernels_of_a_call_are_compiled_ahead(device, requested_compilations, monkeypatch):
     """The first launch compiles all kernels of its call, using threads; `gpu.compile` compiles those of an operator."""
-    monkeypatch.setattr(launcher, "AHEAD", True)
-    begun, kernels = threading.Event(), cache.together("weighted", "finish_rows<float, int>")
+    monkeypatch.setattr(launcher, "COMPILE_AHEAD", True)
+    begun, kernels = threading.Event(), cache.list_related_instances("weighted", "finish_rows<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
 
     def compile_slowly(*args, **kwargs):
@@ -335,7 +350,7 @@ def test_a_damaged_file_is_compiled_again(device, requested_compilations, tmp_pa
     assert len(requested_compilations) == 2
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(device, requested_compilations, tmp_path, monkeypatch):
+def test_full_disk_leaves_no_partial_file(device, requested_compilations, tmp_path, monkeypatch):
     """If the disk is full, no partial file is left, and a temporary folder is used instead."""
     write, full = Path.write_bytes, tmp_path / "cache"
 
@@ -350,7 +365,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(device, requested_compilation
 
 
 @pytest.mark.parametrize("why", ["in memory", "read-only"])
-def test_a_cache_that_cannot_be_kept(device, requested_compilations, monkeypatch, tmp_path, why):
+def test_temporary_folder_replaces_the_cache(device, requested_compilations, monkeypatch, tmp_path, why):
     """A temporary folder is used if CuPy's cache is in memory or its folder is not writable."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / ("file" if why == "read-only" else "kept")))
@@ -361,8 +376,8 @@ def test_a_cache_that_cannot_be_kept(device, requested_compilations, monkeypatch
 
 
 def test_processes_compile_an_instance_once(tmp_path):
-    with cache._alone(tmp_path):
-        child = subprocess.Popen([sys.executable, "-c", LOCKED, str(tmp_path)])
+    with cache._lock_folder(tmp_path):
+        child = subprocess.Popen([sys.executable, "-c", LOCK_PROGRAM, str(tmp_path)])
         while not (tmp_path / "ready").exists():
             assert child.poll() is None
         time.sleep(0.3)
@@ -371,13 +386,13 @@ def test_processes_compile_an_instance_once(tmp_path):
     assert (tmp_path / "entered").exists()
 
 
-LOCKED = """
+LOCK_PROGRAM = """
 import sys
 from pathlib import Path
-from trigraph.gpu.cache import _alone
+from trigraph.gpu.cache import _lock_folder
 
 (Path(sys.argv[1]) / "ready").touch()
-with _alone(Path(sys.argv[1])):
+with _lock_folder(Path(sys.argv[1])):
     (Path(sys.argv[1]) / "entered").touch()
 """
 
@@ -385,7 +400,7 @@ with _alone(Path(sys.argv[1])):
 def test_asks_for_more_shared_memory(device):
     for shared_mem, asked in ((48 * 1024, 48 * 1024), (60000, 60000), (50000, 60000)):
         device.launch(
-            "primitives", "dynamic_memory", (F4,), (1,), (32,), out=asarray(float32_ones()), shared_mem=shared_mem
+            "primitives", "dynamic_memory", (FLOAT32,), (1,), (32,), out=asarray(float32_ones()), shared_mem=shared_mem
         )
         assert cached_kernel(device, "dynamic_memory").max_dynamic_shared_size_bytes == asked
 
@@ -420,7 +435,7 @@ def test_compiling_ahead_without_cupy_says_what_to_install():
         gpu.compile("agg_weighted_n2n")
 
 
-INTERRUPTED = """
+INTERRUPT_PROGRAM = """
 import signal, threading, time
 from trigraph.locks import Lock
 lock, end, interruptions = Lock(), time.monotonic() + 1, 0
@@ -442,4 +457,4 @@ assert not other.is_alive()
 
 def test_interruptions_leave_the_lock_open():
     """In Python 3.14, `with lock:` fails to release the lock after almost every second interruption."""
-    run_command(sys.executable, "-c", INTERRUPTED)
+    run_command(sys.executable, "-c", INTERRUPT_PROGRAM)

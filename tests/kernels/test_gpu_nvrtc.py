@@ -27,18 +27,18 @@ def nvrtc_module():
 def compiled_kernels(nvrtc_module, request):
     """Compile everything that the selected slow tests need, using one process per core."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
+    compiled_pairs = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         yield {
             (family, arch): pool.submit(compile_kernels, KERNELS / f"{family}.cu", INSTANCES[family], arch)
-            for family, arch in wanted
+            for family, arch in compiled_pairs
         }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", INSTANCES)
-def test_no_other_instance_spills(compiled_kernels, family, architecture):
+def test_only_listed_instances_spill(compiled_kernels, family, architecture):
     usages = compiled_kernels[family, architecture].result()
     assert set(usages) == set(INSTANCES[family])
     assert find_unexpected(usages) == []
@@ -58,10 +58,10 @@ def test_one_instance_of_every_kernel(family):
     assert find_unexpected(usages) == []
 
 
-def test_the_lists_are_of_instances():
+def test_spill_lists_name_instances():
     names = {name for instances in INSTANCES.values() for name in instances}
     assert {*spills.SPILLS} <= names
-    assert {*spills.STACK} <= {name.split("<")[0] for name in names}
+    assert {*spills.STACK_KERNELS} <= {name.split("<")[0] for name in names}
 
 
 @pytest.mark.usefixtures("nvrtc_module")
@@ -96,7 +96,7 @@ __global__ void plain(double* y) { y[threadIdx.x] = 1; }
     assert find_unexpected({"spilling": Usage(8, 150)}) == []
 
 
-def test_what_cupy_adds_to_the_options(monkeypatch):
+def test_options_that_cupy_adds(monkeypatch):
     """CuPy's undocumented `compile_using_nvrtc` accepts trigraph's arguments, and does not add -ftz=true."""
     cupy = pytest.importorskip("cupy")
 

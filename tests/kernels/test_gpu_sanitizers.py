@@ -28,30 +28,30 @@ QUICK_BARRIERS = random.Random(choose_rotating_subset()).sample(
 )
 
 
-def select_in_turn(values, variant, quick=((QUICK_FAMILY,),)):
+def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):
     """Return a test's parameters for a build variant; those that are not selected by the commit are marked slow."""
     turns = quick if variant == QUICK_VARIANT else ()
     return [pytest.param(*v, marks=() if v in turns else pytest.mark.slow) for v in values]
 
 
 @pytest.mark.parametrize("thread_order", sanitizers.ORDERS)
-@pytest.mark.parametrize("family", select_in_turn(zip(FAMILIES), QUICK_VARIANT))
+@pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), QUICK_VARIANT))
 def test_order(family, thread_order):
     sanitizers.check_family(family, sanitizers.installed_library(family), thread_order)
 
 
-@pytest.mark.parametrize("family", select_in_turn(zip(FAMILIES), "race"))
+@pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), "race"))
 def test_race(family):
     sanitizers.check_family(family, sanitizers.build_family_library(family, "race"), "random")
 
 
-@pytest.mark.parametrize("family", select_in_turn(zip(FAMILIES), "asan"))
+@pytest.mark.parametrize("family", mark_unselected_slow(zip(FAMILIES), "asan"))
 def test_asan(family):
     output, report = sanitizers.run_program(__file__, family, sanitizers.build_family_library(family, "asan"))
     assert output == "all right\n", report
 
 
-@pytest.mark.parametrize(("family", "file", "number"), select_in_turn(BARRIERS, "race", QUICK_BARRIERS))
+@pytest.mark.parametrize(("family", "file", "number"), mark_unselected_slow(BARRIERS, "race", QUICK_BARRIERS))
 def test_no_barrier_is_superfluous(family, file, number):
     report = None
     for variant in ("race", "fast"):

@@ -6,10 +6,10 @@ import pytest
 import table_calls
 from cupy_stand_in import DeviceMisuse, asarray, capture_stream, draw_on_device, moved, ndarray
 from table_calls import (
-    EVERY,
     FUNCTIONS,
     GRAPHS,
     OPERATORS,
+    OPS_WITH_BWD3,
     compute_fields,
     draw_operator_arguments,
     list_graphs,
@@ -21,8 +21,10 @@ from trigraph.gpu import sums
 from trigraph.table import NAMED, SYMBOLS
 
 
-@pytest.mark.parametrize("name", [op.name for op in EVERY if supports_third("gpu", op, draw_operator_arguments(op))])
-def test_bits_of_gpu_host(cupy, name):
+@pytest.mark.parametrize(
+    "name", [op.name for op in OPS_WITH_BWD3 if supports_third("gpu", op, draw_operator_arguments(op))]
+)
+def test_results_equal_gpu_host_bitwise(cupy, name):
     """Results are on the arrays' device, whichever device is current, and bitwise identical to those of gpu-host.
 
     Calls with prepared graphs never synchronise, with or without long rows, and can therefore be captured.
@@ -55,7 +57,7 @@ def test_graphs_of_another_device(cupy, graph):
         assert graph.prepare() is not None
 
 
-def test_a_graph_is_done_when_it_is_there(cupy):
+def test_new_graphs_are_complete(cupy):
     """Another stream may use a new graph immediately, because constructing and preparing a graph synchronises."""
     for op in (op for op in OPERATORS.values() if op.graph):
         values, on_device = draw_on_device(op)
@@ -67,7 +69,7 @@ def test_a_graph_is_done_when_it_is_there(cupy):
 
 
 @pytest.mark.usefixtures("cupy")
-def test_an_index_array_is_warned_of():
+def test_index_arrays_give_warnings():
     """An index array in place of a graph object causes a warning, because each call sorts it and synchronises."""
     op = OPERATORS["interaction_bilinear_fwd"]
     _, on_device = draw_on_device(op)
@@ -94,12 +96,12 @@ def test_the_stand_in_is_strict(cupy):
 @pytest.mark.usefixtures("cupy")
 def test_rows_beyond_the_blocks_of_a_launch(monkeypatch):
     """A sum over more than 16 million rows exceeds the largest grid, so it is divided among several launches."""
-    x, total = (ndarray(np.empty(shape, np.float32)) for shape in ((sums.MOST_ROWS + 256, 1), 1))
+    x, total = (ndarray(np.empty(shape, np.float32)) for shape in ((sums.MAX_LAUNCH_ROWS + 256, 1), 1))
     cupy_stand_in.state.dry = True
     before = cupy_stand_in.state.launches
     sums.sum_rows(sums.Kernels("gno", x), x, total)
     assert cupy_stand_in.state.launches - before == 4
-    monkeypatch.setattr(sums, "MOST_ROWS", len(x))
+    monkeypatch.setattr(sums, "MAX_LAUNCH_ROWS", len(x))
     with pytest.raises(DeviceMisuse, match="more than a device grants"):
         sums.sum_rows(sums.Kernels("gno", x), x, total)
 
@@ -117,7 +119,7 @@ def test_arrays_of_several_devices_are_refused():
 
 # Maximum numbers of kernel launches (trigraph's and CuPy's) for a molecule, by derivative order. A launch takes
 # microseconds of host time, which small calls cannot hide. Products with a transposed matrix first copy the matrix.
-MOST = {
+MAX_LAUNCHES = {
     "gno_kernel": (2, 11, 17),
     "gno_aggregate": (1, 2, 3),
     "gno_message": (1, 8, 12),
@@ -143,7 +145,7 @@ MOLECULE = {
 
 
 @pytest.mark.usefixtures("cupy")
-def test_a_batch_costs_what_a_molecule_does():
+def test_launches_do_not_grow_with_the_batch():
     """A batch of 256 molecules needs as many launches as one molecule, plus at most one for a sum over all edges."""
     for name, op in NAMED.items():
         if op.order > 2 and not third_is_native("gpu", name):
@@ -159,6 +161,6 @@ def test_a_batch_costs_what_a_molecule_does():
             compute_fields(op, values)
             counts.append(cupy_stand_in.state.launches - before)
             cupy_stand_in.state.dry = False
-        over_all = any(f.name in ("params", "weights") for f in op.fields) + (name == "radial_basis_bwd3")
-        assert counts[0] <= MOST[op.definition.name][op.order], name
-        assert counts[1] <= counts[0] + over_all, name
+        extra_launches = any(f.name in ("params", "weights") for f in op.fields) + (name == "radial_basis_bwd3")
+        assert counts[0] <= MAX_LAUNCHES[op.definition.name][op.order], name
+        assert counts[1] <= counts[0] + extra_launches, name

@@ -13,8 +13,8 @@ from trigraph.backends import FUNCTIONS
 from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
 from trigraph.table import OPERATORS
 
-HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in op.arguments)]
+HALF_DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+HALF_OPERATORS = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in op.arguments)]
 
 
 def convert_to_half(op, dtype, **more):
@@ -22,18 +22,18 @@ def convert_to_half(op, dtype, **more):
     names = {a.name for a in op.arguments if a.half}
     values = draw_operator_arguments(op, np.float32, **more)
     values = {n: v.astype(dtype) if n in names else v for n, v in values.items()}
-    back = [a.name for a in op.arguments if a.given_back]
-    if back:
+    returned_names = [a.name for a in op.arguments if a.given_back]
+    if returned_names:
         fwd = OPERATORS[f"{op.definition.name}_fwd"]
         arguments = values | dict.fromkeys(op.definition.requests, True)
         result = FUNCTIONS[fwd.name](**{n: arguments[n] for n in fwd.parameters}, backend="gpu-host")
-        values |= {n: getattr(result, n) for n in back}
+        values |= {n: getattr(result, n) for n in returned_names}
     return values
 
 
-@pytest.mark.parametrize("op", WITH_HALF)
-def test_what_is_not_half_is_float32(op):
-    values = convert_to_half(op, HALVES[0])
+@pytest.mark.parametrize("op", HALF_OPERATORS)
+def test_other_arguments_must_be_float32(op):
+    values = convert_to_half(op, HALF_DTYPES[0])
     first = op.binding_order[0].name
     for a in op.select_present(values):
         if a.name == first:
@@ -49,9 +49,9 @@ def test_what_is_not_half_is_float32(op):
             assert_raises(TypeError, text, compute_fields, op, wrong, backend="gpu-host")
 
 
-@pytest.mark.parametrize("op", WITH_HALF)
-def test_outputs_of_the_callers(op):
-    values = convert_to_half(op, HALVES[0])
+@pytest.mark.parametrize("op", HALF_OPERATORS)
+def test_caller_outputs(op):
+    values = convert_to_half(op, HALF_DTYPES[0])
     expected = compute_fields(op, values, backend="gpu-host")
     out = {name: np.zeros_like(value) for name, value in expected.items()}
     got = compute_fields(op, values, backend="gpu-host", out=out)
@@ -63,23 +63,23 @@ def test_outputs_of_the_callers(op):
             compute_fields(op, values, backend="gpu-host", out={name: wrong})
 
 
-@pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
-def test_round(kind):
+@pytest.mark.parametrize("half_dtype", HALF_DTYPES, ids=lambda kind: kind.name)
+def test_rounding_to_half(half_dtype):
     """Rounding is correct for half-precision numbers, midpoints between them, their neighbours, and random numbers."""
     with np.errstate(invalid="ignore", over="ignore"):
-        every = np.arange(1 << 16, dtype=np.uint16).view(kind)
+        every = np.arange(1 << 16, dtype=np.uint16).view(half_dtype)
         bits = every.astype(np.float32).view(np.uint32).astype(np.int64)
-        half = 1 << (11 if kind == HALVES[0] else 15)
+        half = 1 << (11 if half_dtype == HALF_DTYPES[0] else 15)
         near = [bits + way * half + step for way in (0, 1, 2) for step in (-1, 0, 1)]
         some = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16)
         small = np.arange(1 << 12, dtype=np.float32) * np.float32(2.0**-26)  # below float16's normal numbers
         values = np.concatenate([*near, some]).astype(np.uint32).view(np.float32)
         values = np.concatenate([values, small, -small])
-        expected = values.astype(kind)
-    got = np.empty(values.size, kind)
+        expected = values.astype(half_dtype)
+    got = np.empty(values.size, half_dtype)
     with using_host_library(HostLibrary(build_test_library("storage"))):
         args = {"values": values, "stored": got, "count": values.size}
-        runtime(values).launch("storage", "storage_round", (kind,), (-(-values.size // 256),), (256,), **args)
+        runtime(values).launch("storage", "storage_round", (half_dtype,), (-(-values.size // 256),), (256,), **args)
     nan = np.isnan(values)
     assert np.isnan(got[nan].astype(np.float32)).all()
     assert (got[~nan].view(np.uint16) == expected[~nan].view(np.uint16)).all()

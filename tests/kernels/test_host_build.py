@@ -7,7 +7,7 @@ from host_kernels import require_compiler
 from programs import run_command
 
 from trigraph.gpu.host import build
-from trigraph.gpu.host.build import SourceError, host_build, rewrite_shared
+from trigraph.gpu.host.build import SourceError, build_host_library, rewrite_shared
 
 COMMAND = [sys.executable, build.__file__]
 
@@ -73,15 +73,15 @@ def test_generate(toy_family, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("instances", "says"),
+    ("instances", "expected_message"),
     [
         ("('toy<float>', 'thing', 'other')", "toy.cu has no __global__ function thing (wanted as thing)"),
         ("('toy<float>',)", "toy.cu: no instance is listed of other"),
     ],
 )
-def test_generate_refuses(toy_family, tmp_path, instances, says):
+def test_generate_refuses(toy_family, tmp_path, instances, expected_message):
     (toy_family / "instances.py").write_text(f"INSTANCES = {{'toy': {instances}}}\n")
-    assert says in run_generator(toy_family, tmp_path / "toy.cpp", status=1)
+    assert expected_message in run_generator(toy_family, tmp_path / "toy.cpp", status=1)
 
 
 def test_no_floating_atomics(tmp_path):
@@ -91,4 +91,4 @@ def test_no_floating_atomics(tmp_path):
     source.parent.mkdir()
     source.write_text("__global__ void toy(float* x) { atomicAdd(x, 1.0f); }\n")
     with pytest.raises(RuntimeError, match=r".atomicAdd. was not declared in this scope"):
-        host_build("toy", source=source, instances=["toy"])
+        build_host_library("toy", source=source, instances=["toy"])

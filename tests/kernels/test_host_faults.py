@@ -18,9 +18,9 @@ from trigraph.gpu.launcher import KernelError, runtime, using_host_library
 
 
 def launch_case(kernel, right, case):
-    place = runtime(np.empty(0))
+    host_runtime = runtime(np.empty(0))
     options = {"shared_mem": case.shared_mem, **case.args()}
-    place.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **options)
+    host_runtime.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **options)
 
 
 def find_next_kernel(kernel):
@@ -99,8 +99,8 @@ SCHEDULE = {
 }
 
 #: Faults that AddressSanitizer or UBSan reports before exiting; no other build detects the last two.
-BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
-ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in BOUNDS} | {
+OUT_OF_BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
+ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in OUT_OF_BOUNDS} | {
     "outside_local": FaultCase(64, lambda: row_arguments() | {"last": 7}, "insufficient space|stack-buffer-overflow"),
     "misaligned": FaultCase(1, lambda: {"x": float32_zeros(8), "y": float32_zeros(1)}, "misaligned address"),
 }
@@ -173,10 +173,10 @@ def launch_wrong_kernel(path, kernel):
 
 
 if __name__ == "__main__":
-    works = {"right": lambda: launch_right_kernels(sys.argv[1])}
-    works |= {kernel: lambda kernel=kernel: launch_wrong_kernel(sys.argv[1], kernel) for kernel in ASAN}
+    tasks = {"right": lambda: launch_right_kernels(sys.argv[1])}
+    tasks |= {kernel: lambda kernel=kernel: launch_wrong_kernel(sys.argv[1], kernel) for kernel in ASAN}
     failed = []
-    for name, work in works.items():
+    for name, work in tasks.items():
         print(f"begin {name}", file=sys.stderr, flush=True)
         if (child := os.fork()) == 0:
             work()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trigraph.gpu.instances import switching_tensor_cores
+from trigraph.gpu.instances import set_tensor_cores
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.sums import ROWS, Kernels
 
@@ -14,35 +14,35 @@ SHAPES = [(1, 1, 1), (127, 16, 16), (129, 33, 17), (256, 64, 32), (130, 68, 64),
 @pytest.fixture(params=[False, True], ids=["ordinary", "tensor"])
 def tensor(request):
     """Enable or disable tensor cores; return whether they are enabled."""
-    with switching_tensor_cores(request.param):
+    with set_tensor_cores(request.param):
         yield request.param
 
 
-def in_runs(left, right):
+def sum_in_chunks(left, right):
     """Return left @ right, computed by adding partial sums of 16 consecutive terms."""
     total = np.zeros((len(left), right.shape[1]), left.dtype)
     for first in range(0, left.shape[1], 16):
-        run = np.zeros_like(total)
+        chunk_sum = np.zeros_like(total)
         for x in range(first, min(first + 16, left.shape[1])):
-            run += left[:, x, None] * right[x]
-        total += run
+            chunk_sum += left[:, x, None] * right[x]
+        total += chunk_sum
     return total
 
 
-def check(got, left, right, exact):
-    """Assert bitwise equality with `in_runs` if `exact`, else an error of at most 3 eps times the sum of |terms|."""
+def assert_product(got, left, right, exact):
+    """Assert bitwise equality with `sum_in_chunks` if `exact`, else an error of at most 3 eps * sum |terms|."""
     if exact:
-        assert got.tobytes() == in_runs(left, right).tobytes()
+        assert got.tobytes() == sum_in_chunks(left, right).tobytes()
         return
     terms = abs(left.astype(float)) @ abs(right.astype(float))
     assert (abs(got - left.astype(float) @ right.astype(float)) <= 3 * np.finfo(np.float32).eps * terms).all()
 
 
-def draw(*shape, dtype=np.float32, shift=0):
+def draw_matrix(*shape, dtype=np.float32, shift=0):
     """Return random numbers that start `shift` elements after an aligned address."""
-    room = np.empty(np.prod(shape) + 8, dtype)
-    first = -room.ctypes.data // room.itemsize % 4 + shift
-    array = room[first : first + np.prod(shape)].reshape(shape)
+    memory = np.empty(np.prod(shape) + 8, dtype)
+    first = -memory.ctypes.data // memory.itemsize % 4 + shift
+    array = memory[first : first + np.prod(shape)].reshape(shape)
     array[...] = np.random.default_rng(shape).standard_normal(shape)
     return array
 
@@ -52,9 +52,12 @@ def test_multiply(tensor, dtype):
     kernels = Kernels("gemnet", np.empty(0, dtype))
     exact = not tensor or dtype == np.float64
     for (rows, depth, width), shift in [*((s, 0) for s in SHAPES), (SHAPES[4], 1)]:
-        left, right = draw(rows, depth, dtype=dtype, shift=shift), draw(depth, width, dtype=dtype, shift=shift)
+        left, right = (
+            draw_matrix(rows, depth, dtype=dtype, shift=shift),
+            draw_matrix(depth, width, dtype=dtype, shift=shift),
+        )
         out = kernels.matmul(left, right)
-        check(out, left, right, exact)
+        assert_product(out, left, right, exact)
         again = kernels.matmul(left, np.asfortranarray(right), out=np.ones_like(out), add=True)
         assert again.tobytes() == (1 + out).tobytes()
         # The result of a row depends neither on the number of rows nor on non-finite values in other rows.
@@ -68,11 +71,11 @@ def test_multiply(tensor, dtype):
 def test_product_rows(tensor):
     kernels = Kernels("gemnet", np.empty(0, np.float32))
     for rows, y, z in [(300, 4, 64), (256, 17, 33), (40, 64, 132), (257, 65, 40), (513, 130, 64), (16, 32, 130)]:
-        left, right = draw(rows, y), draw(rows, z)
+        left, right = draw_matrix(rows, y), draw_matrix(rows, z)
         wide = y > 16 and z > 32
         for number, product in enumerate(product_rows(kernels, left, right)):
             part = slice(number * ROWS, (number + 1) * ROWS)
-            check(product, left[part].T, right[part], exact=wide and not tensor)
+            assert_product(product, left[part].T, right[part], exact=wide and not tensor)
         # Repeat with factors that are column ranges of wider matrices.
         more = [np.hstack([np.full((rows, 3), np.nan, np.float32), x, x]) for x in (left, right)]
         again = product_rows(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
@@ -82,13 +85,13 @@ def test_product_rows(tensor):
 def test_not_finite(tensor):
     """Rows with numbers unsuitable for tensor cores use ordinary sums; other elements are bitwise unchanged."""
     kernels = Kernels("gemnet", np.empty(0, np.float32))
-    left, right = draw(128, 64), draw(64, 64)
+    left, right = draw_matrix(128, 64), draw_matrix(64, 64)
     before = kernels.matmul(left, right), product_rows(kernels, left.T.copy(), right)[0]
     for number in (np.inf, np.nan, np.finfo(np.float32).max, 1e-40):
         changed = left.copy()
         changed[5, 20], changed[70] = number, np.float32(1e-35) * left[70]
         with np.errstate(invalid="ignore", over="ignore"):
-            expected = in_runs(changed, right)
+            expected = sum_in_chunks(changed, right)
         for out, old in zip(
             (kernels.matmul(changed, right), product_rows(kernels, changed.T.copy(), right)[0]), before, strict=True
         ):

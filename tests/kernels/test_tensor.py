@@ -53,7 +53,7 @@ def test_long_sums():
             assert largest_error(multiply_fragments(left, right, repeated)[0], left, right, repeated) <= 3
 
 
-def test_parts_hold_a_number():
+def test_parts_represent_numbers_exactly():
     left, right = draw_factors()
     right[0] *= 2.0**-10  # prevents overflow
     for number in (1.0, -1 / 3, 2.0**-100 * (1 + 2.0**-23), 2.0 - 2.0**-23, 3e38, 0.0, 2.0**-130):
@@ -64,7 +64,7 @@ def test_parts_hold_a_number():
         assert not redo
 
 
-def test_what_is_computed_again():
+def test_unrepresentable_numbers_set_redo():
     """Sums with a number that bfloat16 parts cannot represent become NaN; other sums are bitwise unchanged."""
     left, right = draw_factors()
     before, _, _ = multiply_fragments(left, right)
@@ -74,22 +74,22 @@ def test_what_is_computed_again():
             changed[row is None][row if col is None else 5, 7 if col is None else col] = number
             sums, _, redo = multiply_fragments(*changed)
             assert redo
-            hit = (np.arange(16) == row)[:, None] | (np.arange(8) == col)
-            assert np.isnan(sums[hit]).all()
-            assert sums[~hit].tobytes() == before[~hit].tobytes()
+            affected = (np.arange(16) == row)[:, None] | (np.arange(8) == col)
+            assert np.isnan(sums[affected]).all()
+            assert sums[~affected].tobytes() == before[~affected].tobytes()
     sums, _, redo = multiply_fragments(np.full_like(left, 1e20), np.full_like(right, 1e20))
     assert redo
     assert not np.isfinite(sums).any()
 
 
-def test_the_switch(monkeypatch):
+def test_environment_selects_tensor_cores(monkeypatch):
     """Tensor cores are used only for float32, and only if the environment variable is 1."""
     single, double = (Kernels("gemnet", np.empty(0, dtype)) for dtype in (np.float32, np.float64))
     for value, name in ((None, "multiply"), ("", "multiply"), ("0", "multiply"), ("1", "multiply_tensor")):
         monkeypatch.delenv(TENSOR_VARIABLE, raising=False)
         if value is not None:
             monkeypatch.setenv(TENSOR_VARIABLE, value)
-        assert (single.by_tensor_cores("multiply"), double.by_tensor_cores("multiply")) == (name, "multiply")
+        assert (single.name_tensor_variant("multiply"), double.name_tensor_variant("multiply")) == (name, "multiply")
     monkeypatch.setenv(TENSOR_VARIABLE, "yes")
     with pytest.raises(ValueError, match="TRIGRAPH_TENSOR_CORES is 'yes'; expected 0 or 1"):
-        single.by_tensor_cores("multiply")
+        single.name_tensor_variant("multiply")

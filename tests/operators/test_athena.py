@@ -17,7 +17,7 @@ from trigraph.table import OPERATORS
 PROGRAM = Path(__file__).with_name("athena_program.f90")
 ARRAYS = ("adj_ia", "adj_ja", "coords", "params", "features", "up_kernel", "up_agg")
 # Operators whose results the program writes, in order.
-CALLS = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") for order in ("fwd", "bwd")]
+OPERATOR_NAMES = [f"gno_{name}_{order}" for name in ("kernel", "aggregate", "message") for order in ("fwd", "bwd")]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
     values = {n: case[name].T.copy() for n, name in names.items()}
     values |= {"graph": rebuild_graph(case), "f_in": case["dims"][2], "f_out": case["dims"][3]}
-    for op in map(OPERATORS.get, CALLS):
+    for op in map(OPERATORS.get, OPERATOR_NAMES):
         arguments, got = {n: values[n] for n in op.parameters}, {}
         sizes = bind_sizes(op, arguments)
         for field in op.fields:
@@ -96,9 +96,9 @@ def test_program_agrees_with_the_formula(athena_program, tmp_path, name):
     assert not len(numbers)
 
 
-def change_element(name, place, value):
+def change_element(name, position, value):
     array = CASES["permuted edges"][name].copy()
-    array[place] = value
+    array[position] = value
     return {name: array}
 
 

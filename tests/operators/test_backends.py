@@ -16,8 +16,8 @@ from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
 from trigraph import pyref, results
-from trigraph.backends import BACKENDS, FUNCTIONS, backend_function, front_door, third
-from trigraph.checks import choice_number, evaluate_shape
+from trigraph.backends import BACKENDS, FUNCTIONS, front_door, get_backend_function, third
+from trigraph.checks import evaluate_shape, find_choice
 from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, result_type
 
 # The GPU backend shares its functions with gpu-host, which every machine can import.
@@ -42,7 +42,7 @@ def test_public_names():
 def test_signatures_of_the_backends(backend):
     module = importlib.import_module(BACKENDS[backend][0])
     for op in OPS:
-        function, front = backend_function(backend, op.name), getattr(trigraph, op.name)
+        function, front = get_backend_function(backend, op.name), getattr(trigraph, op.name)
         expected = inspect.signature(front).parameters
         assert list(expected)[-2:] == ["out", "backend"]
         assert pickle.loads(pickle.dumps(front)) is front
@@ -50,8 +50,12 @@ def test_signatures_of_the_backends(backend):
         names = [n for n in expected if n != "backend" and (writes_out or n != "out")]
         assert list(inspect.signature(function).parameters) == names
         for name in names:
-            got, want = inspect.signature(function).parameters[name], expected[name]
-            assert (got.name, got.kind, got.default) == (want.name, want.kind, want.default)
+            got, expected_parameter = inspect.signature(function).parameters[name], expected[name]
+            assert (got.name, got.kind, got.default) == (
+                expected_parameter.name,
+                expected_parameter.kind,
+                expected_parameter.default,
+            )
         assert function.__name__ == op.name
         assert function.__doc__.strip()
         assert callable(getattr(module, op.name))
@@ -87,20 +91,20 @@ def test_positional_and_keyword_calls():
 
 
 # Operators implemented in the fast path; the other bwd3 functions call lower orders or pyref.
-IN_THE_FAST_PATH = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
+FAST_PATH_OPERATORS = [p for p in EACH_OPERATOR if p.values[0].order < 3 or p.values[0].definition.has_third]
 
 
-@pytest.mark.parametrize("op", IN_THE_FAST_PATH)
+@pytest.mark.parametrize("op", FAST_PATH_OPERATORS)
 def test_the_default_is_the_fast_path(op, monkeypatch):
     values = draw_operator_arguments(op)
     called = []
 
     def record_backend(backend, name):
         called.append((backend, name))
-        return backend_function(backend, name)
+        return get_backend_function(backend, name)
 
     for module in (front_door, third):
-        monkeypatch.setattr(module, "backend_function", record_backend)
+        monkeypatch.setattr(module, "get_backend_function", record_backend)
     expected = compute_fields(op, values, backend="fortran")
     assert_same_bits(compute_fields(op, values), expected)
     assert_same_bits(compute_fields(op, values, backend=None), expected)
@@ -154,7 +158,7 @@ def typical_symbol_values(definition, k=0):
     """Return typical values of all symbols: sizes, 1 for has_<optional>, and the indices of the default choices."""
     sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
     sizes |= {f"has_{n}": 1 for n in definition.optional}
-    return sizes | {a.name: choice_number(a.choices, a.default) for a in definition.attributes if a.choices}
+    return sizes | {a.name: find_choice(a.choices, a.default) for a in definition.attributes if a.choices}
 
 
 def test_symbols():
@@ -207,7 +211,7 @@ def test_expressions(definition):
 
 
 # Package -> parts of trigraph that the package may import, at the top of a module or within functions.
-ARROWS = {
+ALLOWED_IMPORTS = {
     "table": set(),
     "arrays": set(),
     "locks": set(),
@@ -239,16 +243,16 @@ def list_imports(text):
     return {name.split(".")[1] for name in names if name.startswith("trigraph.")}
 
 
-@pytest.mark.parametrize("package", ARROWS)
-def test_packages_import_what_is_below_them(package):
+@pytest.mark.parametrize("package", ALLOWED_IMPORTS)
+def test_packages_import_only_lower_packages(package):
     top = ROOT / "src" / "trigraph"
     sources = [*(top / package).rglob("*.py"), *top.glob(f"{package}.py")]
     assert sources
     for path in sources:
-        assert list_imports(path.read_text()) <= ARROWS[package] | {package}, path
+        assert list_imports(path.read_text()) <= ALLOWED_IMPORTS[package] | {package}, path
 
 
-def test_no_module_imports_itself_through_others():
+def test_no_import_cycles():
     """Imports do not form a cycle, even if imports within functions are included."""
     top = ROOT / "src" / "trigraph"
     files = [Path(folder, name) for folder, _, names in os.walk(top, followlinks=True) for name in names]
@@ -265,14 +269,16 @@ def test_no_module_imports_itself_through_others():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError if there is a cycle
 
 
-def test_the_reference_borrows_nothing_of_the_fast_path():
+def test_reference_and_fast_path_share_only_common():
     """Files in reference/ and fast/ include and use only files and modules from their own folder and from common/."""
     used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
-    for room in ("common", "reference", "fast"):
-        here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]
+    for folder_name in ("common", "reference", "fast"):
+        here = [
+            p for folder in (folder_name, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"
+        ]
         files = {p.name for p in here} | {"bessel_zeros.inc"}  # bessel_zeros.inc is generated
         modules = {m for p in here for m in re.findall(r"^module (\w+)$", p.read_text(), re.MULTILINE)}
-        for path in (p for p in here if p.parent.name == room):
+        for path in (p for p in here if p.parent.name == folder_name):
             for module, file in used.findall(path.read_text()):
                 assert module in modules | {"omp_lib"} if module else file in files, (
                     path,

@@ -23,7 +23,7 @@ from programs import run_command
 
 import trigraph
 from trigraph import cli
-from trigraph.backends import LIBRARY_OF
+from trigraph.backends import LIBRARY_BY_BACKEND
 from trigraph.checks import bind_arguments, check_arguments
 from trigraph.fortran import calls, interface, levels
 from trigraph.fortran.shims import SHIM_SETS, order_arguments
@@ -51,7 +51,9 @@ def read_config(*names):
 
 def prepare_c_arguments(op, case, arguments, wrt=None):
     """Return the scalars, arrays and results of a call by name, in header order, and the fields to compute."""
-    checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
+    checked = check_arguments(
+        op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_BY_BACKEND["fortran"]
+    )
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
@@ -118,7 +120,9 @@ def call_c_function(library, op, case, arguments, wrt=None):
 
 
 def check_values(op, arguments):
-    checked = check_arguments(op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_OF["fortran"])
+    checked = check_arguments(
+        op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_BY_BACKEND["fortran"]
+    )
     return checked.values
 
 
@@ -271,7 +275,7 @@ def test_threads_and_levels(fortran_library, tmp_path):
         assert run_command(tmp_path / "level", env=environment).stdout == f"{name} 3 {expected}"
 
 
-def test_memory_that_the_system_refuses_has_a_status(fortran_library):
+def test_refused_memory_has_a_status(fortran_library):
     """If the system refuses 32 MB of workspace, a call returns a status and leaves the results unchanged."""
     f_in = hidden = 2000
     numbers = (f_in, hidden * (2 + f_in) + f_in, 1)
@@ -314,7 +318,7 @@ def test_wrong_locations_of_extrema_are_refused(fortran_library):
 
 
 # Mutations of interface.c and of the output of interface.py: old text, new text, and tests that must fail.
-WRONG = {
+MUTATIONS = {
     "": ("status = -1", "status = -1", "bits or locations"),
     "a status is ignored": ("return status > 0 ? TRIGRAPH_REFUSED : status;", "return 0 * status;", "status"),
     "an index may be the bound": ("(a[i] >= stop)", "(a[i] > stop)", "bits"),
@@ -330,7 +334,7 @@ WRONG = {
         "bits",
     ),
 }
-TESTS = {
+TEST_SELECTIONS = {
     "bits": "c_functions and agg_weighted_n2n",
     "locations": "wrong_locations",
     "bits or locations": "c_functions and agg_weighted_n2n or wrong_locations or has_a_status",
@@ -339,14 +343,14 @@ TESTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_lines_are_found(tmp_path, wrong):
+@pytest.mark.parametrize("wrong", MUTATIONS)
+def test_mutations_are_found(tmp_path, wrong):
     package = levels.LIBRARY.parent
     for path in package.glob("libtrigraph_v*.so"):
         (tmp_path / path.name).symlink_to(path)
     run_command(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
     run_command(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
-    right, changed, test, places = *WRONG[wrong], 0
+    right, changed, test, places = *MUTATIONS[wrong], 0
     for source, name in ((package, "interface.c"), (tmp_path, "interface.inc")):
         text = (source / name).read_text()
         places += text.count(right)
@@ -354,7 +358,18 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     assert places > 0
     library, sources = tmp_path / "libtrigraph.so", (tmp_path / "interface.c", package / "cpu_level.c")
     run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", TESTS[test], __file__]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        TEST_SELECTIONS[test],
+        __file__,
+    ]
     done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
     assert done.returncode not in (2, 4, 5)  # pytest has run tests
     assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes
@@ -362,7 +377,7 @@ def test_wrong_lines_are_found(tmp_path, wrong):
 
 # Procedures with graphs and optional arguments
 
-FOLD = ", &\n"
+CONTINUATION = ", &\n"
 
 
 def write_fortran_bridge(op):
@@ -374,7 +389,7 @@ def write_fortran_bridge(op):
     arrays = [d for d in dummies if d.shape]
     names = ["num_threads", *order.dims, *order.numbers, *(f"of_{n}" for n in order.graph)]
     names += [f"at_{d.name}" for d in arrays] + ["wrong"]
-    lines = [f"function call_{op.name}({FOLD.join(names)}) result(status) bind(C)", "use iso_c_binding"]
+    lines = [f"function call_{op.name}({CONTINUATION.join(names)}) result(status) bind(C)", "use iso_c_binding"]
     lines += ["use trigraph_kinds", "use trigraph_graphs", f"use trigraph_{op.family}_calls, only: {op.name}"]
     lines += ["implicit none", f"integer(c_int), value :: wrong, num_threads, {', '.join(order.dims)}"]
     lines += [f"real(c_double), value :: {n}" for n in order.numbers] + ["integer(c_int) :: status"]
@@ -409,7 +424,7 @@ def write_fortran_bridge(op):
     requests = op.definition.requests
     passed = [d.name for d in dummies if d.name != "status" and d.name not in requests]
     passed = [f"{n}={n}" for n in passed] + ["status=status"]
-    lines += [f"call {op.name}({FOLD.join(passed)})"] + [
+    lines += [f"call {op.name}({CONTINUATION.join(passed)})"] + [
         f"if (associated({d.name})) deallocate({d.name})" for d in graphs
     ]
     return "\n".join([*lines, f"end function call_{op.name}", ""])
@@ -457,8 +472,8 @@ def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, 
     ):
         case = build_case(definition, replace(variant, index=np.int64), "float64", 0)
         for op, arguments in yield_operators_with_arguments(definition, case):
-            fewer = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
-            for given, wrt in ((arguments, None), (fewer, op.fields[-1].name if op.selective else None)):
+            without_cotangents = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
+            for given, wrt in ((arguments, None), (without_cotangents, op.fields[-1].name if op.selective else None)):
                 status, results = call_procedure(bridge_library, op, case, given, wrt and (wrt,))
                 assert status == 0, (op.name, variant.label)
                 expected = call_c_function(fortran_library, op, case, given, wrt and (wrt,))
@@ -537,7 +552,7 @@ def test_constants_are_the_positions_of_choices():
         assert f" TRIGRAPH_{name.upper()} = {value},\n" in header
 
 
-def test_compilers_of_c_take_the_header(tmp_path):
+def test_c_compilers_accept_the_header(tmp_path):
     for end in ("c", "cpp"):
         (tmp_path / f"a.{end}").write_text(
             '#include "trigraph.h"\nint main(void) { return trigraph_gno_kernel_fwd_f32 == 0; }\n'
@@ -601,18 +616,25 @@ def edge_graph_arrays(graph, reverse=True):
 
 
 RNG = np.random.default_rng(0)
-SOME = trigraph.CSC.from_coo(RNG.integers(0, 7, 30), RNG.integers(0, 5, 30), 7, 5)
-ATOMS = trigraph.EdgeGraph.from_positions(2.0 * RNG.random((6, 3)), 1.6, 2.0 * np.eye(3), True).graph
-PARALLEL = trigraph.EdgeGraph(ATOMS.src, ATOMS.dst, 6)
-MEMBERS = trigraph.Segments(RNG.integers(0, 6, 20), 6)
+CSC_GRAPH = trigraph.CSC.from_coo(RNG.integers(0, 7, 30), RNG.integers(0, 5, 30), 7, 5)
+ATOM_GRAPH = trigraph.EdgeGraph.from_positions(2.0 * RNG.random((6, 3)), 1.6, 2.0 * np.eye(3), True).graph
+PARALLEL = trigraph.EdgeGraph(ATOM_GRAPH.src, ATOM_GRAPH.dst, 6)
+SEGMENTS_GRAPH = trigraph.Segments(RNG.integers(0, 6, 20), 6)
 GRAPHS = {
-    "csc": (7, 5, 30, 30, *map(np.array, (SOME.offsets, SOME.indices, SOME.edge_ids))),
-    "edge_graph": edge_graph_arrays(ATOMS),
+    "csc": (7, 5, 30, 30, *map(np.array, (CSC_GRAPH.offsets, CSC_GRAPH.indices, CSC_GRAPH.edge_ids))),
+    "edge_graph": edge_graph_arrays(ATOM_GRAPH),
     "edge_graph, parallel": edge_graph_arrays(PARALLEL, False),
-    "segments": (20, 6, 1, *map(np.array, (MEMBERS.index, MEMBERS.offsets, MEMBERS.order))),
-    "segments in order": (20, 6, 0, np.sort(MEMBERS.index), np.array(MEMBERS.offsets), np.zeros(1, np.int64)),
+    "segments": (20, 6, 1, *map(np.array, (SEGMENTS_GRAPH.index, SEGMENTS_GRAPH.offsets, SEGMENTS_GRAPH.order))),
+    "segments in order": (
+        20,
+        6,
+        0,
+        np.sort(SEGMENTS_GRAPH.index),
+        np.array(SEGMENTS_GRAPH.offsets),
+        np.zeros(1, np.int64),
+    ),
 }
-NO_GRAPHS = {
+EMPTY_GRAPHS = {
     "csc": (0, 0, 0, 0, np.zeros(1, np.int64), *[np.zeros(0, np.int64)] * 2),
     "edge_graph": edge_graph_arrays(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
     "segments": (0, 0, 1, np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64)),
@@ -651,7 +673,7 @@ def test_graphs_are_checked(fortran_library, index):
     assert sorted(status.values()) == list(range(1, 10))
     documented = (ROOT / "docs" / "fortran.md").read_text()
     assert all(f"| {number} | `graph_{name}` |" in documented for name, number in status.items())
-    for kind, arguments in (*GRAPHS.items(), *NO_GRAPHS.items()):
+    for kind, arguments in (*GRAPHS.items(), *EMPTY_GRAPHS.items()):
         assert check_graph_status(fortran_library, kind, arguments, index) == 0, kind
         for k in range(2):
             assert (
@@ -705,7 +727,7 @@ def make_graph_arrays(library, name, index, numbers, given, lengths):
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
-def test_arrays_of_graphs_are_pythons(fortran_library, index):
+def test_graph_arrays_equal_python(fortran_library, index):
     """Arrays agree with Python's for random graphs, some of them empty, and for a periodic graph."""
     rng = np.random.default_rng(2)
     for _ in range(60):
@@ -746,7 +768,7 @@ def test_arrays_of_graphs_are_pythons(fortran_library, index):
             assert array.tolist() == right.tolist()
 
 
-def test_lists_that_make_no_graph_are_refused(fortran_library):
+def test_invalid_edge_lists_are_refused(fortran_library):
     status = read_graph_status_codes()
     two = np.array([0, 1])
     for expected, name, numbers, given in (
@@ -771,10 +793,10 @@ def test_lists_that_make_no_graph_are_refused(fortran_library):
         assert found == status[expected], (expected, name, numbers)
 
 
-def accepts_graph_arrays(kind, changed_arguments, same):
-    """Return whether `trigraph.CSC` accepts the arrays; other graph classes compute them, so return `same`."""
+def accepts_graph_arrays(kind, changed_arguments, unchanged):
+    """Return whether `trigraph.CSC` accepts the arrays; other graph classes compute them, so return `unchanged`."""
     if kind != "csc":
-        return same
+        return unchanged
     offsets, indices, edge_ids = changed_arguments[4:]
     with contextlib.suppress(ValueError):
         trigraph.CSC(offsets, indices, 7, edge_ids, 30)
@@ -782,7 +804,7 @@ def accepts_graph_arrays(kind, changed_arguments, same):
     return False
 
 
-def test_no_changed_element_of_a_graph_passes(fortran_library):
+def test_changed_graph_elements_are_detected(fortran_library):
     rng, seen = np.random.default_rng(1), set()
     for kind, arguments in GRAPHS.items():
         for at in (k for k, a in enumerate(arguments) if not isinstance(a, int) and a.size > 1):

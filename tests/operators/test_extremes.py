@@ -51,7 +51,7 @@ def assert_close(got, expected, dtype, scale=1.0):
 
 
 @EACH_BACKEND
-def test_infinite_scores_give_what_ieee_gives(backend):
+def test_infinite_scores_follow_ieee(backend):
     """Results follow IEEE arithmetic if one (node 0), all (node 1) or none (node 2) of a node's scores is infinite."""
     for activation, infinite in itertools.product(ACTIVATIONS, (np.inf, -np.inf)):
         dtype = np.float32
@@ -95,7 +95,7 @@ def score_parallel_edges(score):
 
 
 @pytest.mark.parametrize(("activation", "score"), [("sigmoid", s) for s in (37.0, 50.0, 70.0)] + [("tanh", 25.0)])
-def test_scale_of_a_slope_that_float64_calls_zero(activation, score):
+def test_scale_of_an_underflowing_slope(activation, score):
     values = score_parallel_edges(score) | {"activation": activation, "grad_output_embedding": np.array([[1.0, 0.7]])}
     fields = compute_with_judge(OPERATORS["mha_gat_n2n_bwd"], values)
     assert (fields["attention_weights"][2] > 0).all()
@@ -137,7 +137,7 @@ def test_any_number_and_width_of_heads(heads, dtype, backend):
 
 # Weighted aggregation, compared with explicit values or with NumPy.
 
-PICK = {"min": np.argmin, "max": np.argmax}
+ARG_EXTREMUM = {"min": np.argmin, "max": np.argmax}
 NAN, INF = np.nan, np.inf
 
 
@@ -150,8 +150,8 @@ def make_star_graph(messages, index=np.int64):
 
 @EACH_BACKEND
 @pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int64), (np.float64, np.int32)])
-@pytest.mark.parametrize("op", PICK)
-def test_location_is_that_of_numpy(backend, op, dtype, index):
+@pytest.mark.parametrize("op", ARG_EXTREMUM)
+def test_extremum_location_equals_numpy(backend, op, dtype, index):
     messages = [
         [1, 3, 3, 1],
         [2.5],
@@ -170,7 +170,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
     for weights in (np.ones(graph.num_edges, dtype), None):
         result = call_operator("agg_weighted_n2n_fwd", backend, values, weights, graph, op=op)
         starts = zip(graph.offsets, messages, strict=False)
-        expected = np.array([start + PICK[op](m) if m else -1 for start, m in starts])
+        expected = np.array([start + ARG_EXTREMUM[op](m) if m else -1 for start, m in starts])
         assert result.output_extrema_location.dtype == index
         assert result.node_degree is None
         np.testing.assert_array_equal(result.output_extrema_location[:, 0], expected)
@@ -187,7 +187,7 @@ def test_location_is_that_of_numpy(backend, op, dtype, index):
 @EACH_BACKEND
 def test_ties_and_nan_far_apart(backend):
     """Among 700 in-edges (three chunks), the first of equal extrema is selected, or the first NaN in any chunk."""
-    for op, first in itertools.product(PICK, (3, 300, 699)):
+    for op, first in itertools.product(ARG_EXTREMUM, (3, 300, 699)):
         sign = 1 if op == "max" else -1
         messages = np.cos(np.arange(700.0)) * 0.5
         messages[[first, 699]] = sign * 2.0
@@ -244,10 +244,10 @@ def compute_all_orders(backend, graph, inputs, cotangents, grad_out, exclude):
     """Return the results of the five agg_edge_to_edge operators by name."""
     attributes = {"num_spherical": S, "num_radial": R, "exclude": exclude, "backend": backend}
     call = {**inputs, "graph": graph, **attributes}
-    two = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
+    main_cotangents = {name: cotangents[name] for name in ("gg_sbf_rad", "gg_embedding")}
     arrays = {"out": trigraph.agg_edge_to_edge_fwd(**call)}
-    arrays["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**two, **call)
-    for order, keywords in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", two)):
+    arrays["bwd2_grad"] = trigraph.agg_edge_to_edge_bwd2_grad(**main_cotangents, **call)
+    for order, keywords in (("bwd", {}), ("bwd2", cotangents), ("bwd2_main", main_cotangents)):
         result = getattr(trigraph, f"agg_edge_to_edge_{order}")(grad_out=grad_out, **keywords, **call)
         arrays |= {f"{order}.{name}": array for name, array in result._asdict().items()}
     return arrays
@@ -276,13 +276,13 @@ def test_only_directions_matter(backend, dtype):
     assert (np.abs(vec).max(1) < np.finfo(dtype).tiny).any()
     cotangents = {f"gg_{name}": array for name, array in draw_arguments(rng, graph.num_edges, dtype).items()}
     grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
-    here = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
+    base_results = compute_all_orders(backend, graph, base, cotangents | {"gg_vec": along}, grad_out, "node")
     with np.errstate(over="ignore"):  # gradients grow as 1 / |vec|
         rescaled = compute_all_orders(
             backend, graph, base | {"vec": vec}, cotangents | {"gg_vec": gg_vec}, grad_out, "node"
         )
-        expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in here.items()}
-    for name, array in here.items():
+        expected = {n: np.ldexp(array, -powers) if n.endswith(".vec") else array for n, array in base_results.items()}
+    for name, array in base_results.items():
         assert np.isfinite(array).all(), name
         np.testing.assert_array_equal(rescaled[name], expected[name], err_msg=name)
 
@@ -313,7 +313,7 @@ def test_nan_stays_under_constant_harmonics(backend, nodes, exclude):
 
 @EACH_BACKEND
 @pytest.mark.parametrize("wrong", [0.0, -0.25, -np.inf])
-def test_no_distance(backend, wrong):
+def test_nonpositive_distances(backend, wrong):
     """Public functions reject dist <= 0, for which backends return NaN; if dist is NaN, so is the result."""
     dist, freq = np.array([0.5, wrong, 0.25, wrong]), np.pi * np.arange(1, 4)
     with pytest.raises(ValueError, match=rf"radial_basis_fwd: dist\[1\] is {wrong}; expected a number > 0"):

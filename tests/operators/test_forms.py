@@ -12,24 +12,24 @@ OPERATORS = [pytest.param(op, id=op.name) for op in OPS if op.definition.name.st
 EMPTY = {"edges": {"num_edges": 0, "num_triplets": 0}, "triplets": {"num_triplets": 0}}
 
 
-def compute_by_forms(op, values, **keywords):
+def call_form_chooser(op, values, **keywords):
     """Call the function that selects the operator; return the fields of that operator."""
-    over = OVER_FORMS[f"basis_embedding_{ORDERS[op.order]}"]
-    result = map_fields(over, getattr(trigraph, over.name)(**values, **keywords))
-    assert [*result] == [f.name for f in over.fields]
+    chooser = OVER_FORMS[f"basis_embedding_{ORDERS[op.order]}"]
+    result = map_fields(chooser, getattr(trigraph, chooser.name)(**values, **keywords))
+    assert [*result] == [f.name for f in chooser.fields]
     assert all(result[name] is None for name in {*result} - {f.name for f in op.fields})
     return {f.name: result[f.name] for f in op.fields}
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("op", OPERATORS)
-def test_bits_of_the_form(op, backend):
+def test_results_equal_the_chosen_operator(op, backend):
     values = draw_operator_arguments(op, np.float32)
     expected = compute_fields(op, values, backend=backend)
-    assert_same_bits(compute_by_forms(op, values, backend=backend), expected)
+    assert_same_bits(call_form_chooser(op, values, backend=backend), expected)
     if op.selective:
         out = {"weight": np.empty_like(expected["weight"])}
-        got = compute_by_forms(op, values, backend=backend, wrt=["weight"], out=out)
+        got = call_form_chooser(op, values, backend=backend, wrt=["weight"], out=out)
         assert got["weight"] is out["weight"]
         assert_same_bits(got, {name: a if name == "weight" else None for name, a in expected.items()})
 
@@ -41,7 +41,7 @@ def test_empty_lists(op, none, backend):
     """Without edges or triplets, sums are zero, and arrays with one row per edge or triplet are empty or zero."""
     sizes = {name: 0 for name in EMPTY[none] if name in op.definition.symbols or op.graph}
     values = draw_operator_arguments(op, **sizes)
-    got = compute_by_forms(op, values, backend=backend)
+    got = call_form_chooser(op, values, backend=backend)
     assert_same_bits(got, compute_fields(op, values, backend=backend))
     if none == "edges" or op.graph:
         assert not any(a.any() for a in got.values())

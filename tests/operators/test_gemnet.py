@@ -139,7 +139,7 @@ def test_empty_lists(padded, edges):
     assert_close(apply_bilinear(dense, basis, m, none, none, 0 * each, each, 3), np.zeros((3, EMB_OUT)), 0)
 
 
-def test_slots_nobody_fills_are_zero():
+def test_empty_slots_are_zero():
     """Unfilled slots are treated as zero, and a NaN in one edge's slots does not affect other edges."""
     case = PaddedCase(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
@@ -179,7 +179,7 @@ BAD_BILINEAR = [
     ),
 ]
 BAD = [(apply_embedding, *bad) for bad in BAD_BASIS] + [(apply_bilinear, *bad) for bad in BAD_BILINEAR]
-OWNERS = {apply_embedding: "BasisEmbedding", apply_bilinear: "EfficientInteractionBilinear"}
+LAYER_NAMES = {apply_embedding: "BasisEmbedding", apply_bilinear: "EfficientInteractionBilinear"}
 
 
 @pytest.mark.parametrize(("layer", "changes", "text"), BAD)
@@ -192,12 +192,12 @@ def test_bad_input(layer, changes, text):
         given = {"weight": case.dense, "basis": apply_embedding(True, **given), "m": case.m}
         given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
     given |= {n: change(given[n]) if callable(change) else change for n, change in changes.items()}
-    with expect_error(text.replace(": ", f": {OWNERS[layer]}", 1)):
+    with expect_error(text.replace(": ", f": {LAYER_NAMES[layer]}", 1)):
         layer(**given)
 
 
 @pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
-def test_slots_that_no_memory_holds(slot):
+def test_slots_beyond_memory(slot):
     """Indices and atom counts that would need too much memory raise ValueError or MemoryError, never OverflowError."""
     weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
     for slots, number, text in (
@@ -211,7 +211,7 @@ def test_slots_that_no_memory_holds(slot):
 
 
 @pytest.mark.parametrize("into_atoms", [False, True])
-def test_sums_of_either_kind(into_atoms):
+def test_sums_with_and_without_padding(into_atoms):
     """Layers agree with the operators for padded lists, unpadded lists and Segments; the gradients agree, too."""
     case = PaddedCase(index=np.int32)
     atoms = case.atoms if into_atoms else {}

@@ -18,7 +18,7 @@ EPS = 8  # maximum error of chunked sums of any length, in machine epsilons
 WIDTH = 3  # size of axes other than edges, nodes and similar entities
 
 
-class HubRun(NamedTuple):
+class HubSettings(NamedTuple):
     """A backend, the number and dtype of the terms, and the derivative orders to test."""
 
     backend: str
@@ -27,12 +27,12 @@ class HubRun(NamedTuple):
     orders: tuple[int, ...] = (0, 1, 2)
 
 
-FAST = HubRun("fortran", 100_000)
+FAST = HubSettings("fortran", 100_000)
 # Adding 117 chunks one by one would exceed 8 eps; second derivatives also launch the kernels of lower orders.
-EMULATED = HubRun("gpu-host", 30_000, orders=(2,))
+EMULATED = HubSettings("gpu-host", 30_000, orders=(2,))
 # One template serves both dtypes; sums of 70,000 > 256 * 256 terms use all levels of the summation tree.
-SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), HubRun("gpu-host", 70_000)]
-RUNS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
+SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), HubSettings("gpu-host", 70_000)]
+HUB_SETTINGS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
 def make_csc(sizes):
@@ -63,7 +63,7 @@ class HubGrowth(NamedTuple):
     """
 
     make: Callable  # function that maps sizes to graph objects
-    few: dict  # sizes of the small call
+    small_sizes: dict  # sizes of the small call
     terms: str  # name of the size that is the number of terms
     arrangements: list
 
@@ -116,42 +116,46 @@ def assert_multiple(got, judged, factor, what):
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
-def repeat_rows(op, values, times, make, few):
-    """Return the arguments of the large call; `times` maps each axis to the number of repetitions of its rows."""
-    arrays = [a for a in op.arguments if a.dims[0] in times and not a.given_back]
-    tiles = {a.name: (times[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
+def repeat_rows(op, values, repetitions, make, small_sizes):
+    """Return the arguments of the large call; `repetitions` maps each axis to the number of repetitions of its rows."""
+    arrays = [a for a in op.arguments if a.dims[0] in repetitions and not a.given_back]
+    tiles = {a.name: (repetitions[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
     rows = {name: np.tile(values[name], tile) for name, tile in tiles.items()}
-    return values | make({name: size * times.get(name, 1) for name, size in few.items()}) | rows
+    return values | make({name: size * repetitions.get(name, 1) for name, size in small_sizes.items()}) | rows
 
 
-def assert_equal_terms(run, definition, setting, grown, mean):
+def assert_equal_terms(settings_of_hub, definition, setting, size_divisors, mean):
     """Compare a definition's operators for large calls with multiples of the judge's results for a small call."""
-    make, few, terms, _ = HUB_GRAPHS[definition.graph]
-    times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
-    for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
-        values = draw_small_arguments(op, run.dtype, make(few), setting)
+    make, small_sizes, terms, _ = HUB_GRAPHS[definition.graph]
+    repetitions = {terms: settings_of_hub.terms} | {
+        name: settings_of_hub.terms // size_divisor for name, size_divisor in size_divisors.items()
+    }
+    for op in (o for o in OPS if o.definition is definition and o.order in settings_of_hub.orders):
+        values = draw_small_arguments(op, settings_of_hub.dtype, make(small_sizes), setting)
         got, judged = (
-            compute_fields(op, repeat_rows(op, values, times, make, few), backend=run.backend),
+            compute_fields(
+                op, repeat_rows(op, values, repetitions, make, small_sizes), backend=settings_of_hub.backend
+            ),
             compute_with_judge(op, values),
         )
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
-            rows = times.get(field.dims[0], 1)
-            one_by_one = mean and grown == INTO_ONE and field.name != "node_degree"
-            factor = 1 if one_by_one else run.terms // rows
-            values_of_each = got[field.name].reshape(rows, *judged[field.name].shape[1:])
-            assert_multiple(values_of_each, judged[field.name], factor, (op.name, field.name))
+            rows = repetitions.get(field.dims[0], 1)
+            is_averaged = mean and size_divisors == INTO_ONE and field.name != "node_degree"
+            factor = 1 if is_averaged else settings_of_hub.terms // rows
+            results_by_row = got[field.name].reshape(rows, *judged[field.name].shape[1:])
+            assert_multiple(results_by_row, judged[field.name], factor, (op.name, field.name))
 
 
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize(("definition", "setting", "grown", "mean"), CASES)
-def test_equal_terms(definition, setting, grown, mean, run):
-    assert_equal_terms(run, definition, setting, grown, mean)
+@pytest.mark.parametrize("settings_of_hub", HUB_SETTINGS)
+@pytest.mark.parametrize(("definition", "setting", "size_divisors", "mean"), CASES)
+def test_equal_terms(definition, setting, size_divisors, mean, settings_of_hub):
+    assert_equal_terms(settings_of_hub, definition, setting, size_divisors, mean)
 
 
 def test_a_million_terms_of_a_row_of_the_emulator():
     """A sum of a million terms in gpu-host, where eight threads add a thousand partial sums each."""
     definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
-    assert_equal_terms(HubRun("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
+    assert_equal_terms(HubSettings("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
 
 
 def make_star_graph(n_in, n_out):
@@ -169,14 +173,14 @@ MANY = [(run, min(run.terms, 100_000)) for run in SLOW]
 STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY for ends in ((many, 12), (12, many))]
 
 
-@pytest.mark.parametrize(("run", "n_in", "n_out"), STARS)
-def test_equal_edges_at_one_node(run, n_in, n_out):
+@pytest.mark.parametrize(("settings_of_hub", "n_in", "n_out"), STARS)
+def test_equal_edges_at_one_node(settings_of_hub, n_in, n_out):
     """At one node, all in-edges are equal and all out-edges are equal, so that sums are multiples of one term."""
-    for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
-        values = draw_small_arguments(op, run.dtype, make_star_graph(1, 1))
+    for op in (o for o in OPS if o.definition.graph == "edges" and o.order in settings_of_hub.orders):
+        values = draw_small_arguments(op, settings_of_hub.dtype, make_star_graph(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
         got, judged = (
-            compute_fields(op, values | rows | make_star_graph(n_in, n_out), backend=run.backend),
+            compute_fields(op, values | rows | make_star_graph(n_in, n_out), backend=settings_of_hub.backend),
             compute_with_judge(op, values),
         )
         for name, triples in judged.items():

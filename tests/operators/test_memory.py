@@ -30,7 +30,7 @@ def memory_blocks() -> Blocks:
     return Blocks(kept=8 * LEAST)
 
 
-def test_an_array_is_an_ordinary_one(memory_blocks: Blocks) -> None:
+def test_arrays_are_ordinary(memory_blocks: Blocks) -> None:
     array = memory_blocks.empty((LEAST // 64, 8), np.dtype(np.float64))
     assert type(array) is np.ndarray
     assert array.shape == (LEAST // 64, 8)
@@ -43,18 +43,18 @@ def test_an_array_is_an_ordinary_one(memory_blocks: Blocks) -> None:
     assert array.sum() == array.size
 
 
-@pytest.mark.parametrize("refer", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
-def test_memory_in_use_is_left_alone(memory_blocks: Blocks, refer) -> None:
+@pytest.mark.parametrize("make_reference", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
+def test_referenced_memory_is_not_reused(memory_blocks: Blocks, make_reference) -> None:
     array = memory_blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 7
-    view = refer(array)
+    view = make_reference(array)
     del array
     other = memory_blocks.empty(LARGE, np.dtype(np.float32))
     other[...] = 3
     assert np.all(np.asarray(view) == 7)
 
 
-def test_a_block_may_be_a_little_larger_not_much(memory_blocks: Blocks) -> None:
+def test_blocks_are_reused_for_similar_sizes(memory_blocks: Blocks) -> None:
     array = memory_blocks.empty((2 * LEAST,), np.dtype(np.int8))
     before = array_address(array)
     del array
@@ -71,7 +71,7 @@ def test_small_and_very_large_arrays_are_numpys_own(memory_blocks: Blocks) -> No
     assert not memory_blocks.blocks
 
 
-def test_no_more_is_kept_than_allowed(memory_blocks: Blocks) -> None:
+def test_kept_memory_is_limited(memory_blocks: Blocks) -> None:
     held = [memory_blocks.empty((3 * LEAST,), np.dtype(np.int8)) for _ in range(4)]
     assert [a.flags.owndata for a in held] == [False, False, True, True]
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
@@ -81,7 +81,7 @@ def test_no_more_is_kept_than_allowed(memory_blocks: Blocks) -> None:
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
 
 
-def test_a_forked_process_has_memory_of_its_own(memory_blocks: Blocks) -> None:
+def test_forked_processes_share_no_memory(memory_blocks: Blocks) -> None:
     array = memory_blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 1
     child = os.fork()
@@ -99,7 +99,7 @@ class CallInterrupted(Exception):
     """Raised by a test to interrupt a call."""
 
 
-def act_at_each_step(action):
+def make_step_tracer(action):
     """Return a trace function that runs `action` before the n-th bytecode instruction in memory.py, and its state."""
     state = {"left": 0, "busy": False}
 
@@ -122,7 +122,7 @@ def act_at_each_step(action):
 
 @pytest.mark.parametrize("free", [0, 1, 3])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
-def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
+def test_nested_calls_share_no_block(outcome: str, free: int) -> None:
     """If a second call runs during any step of a first call, no block is lost, and no two results share a block."""
     held = []
 
@@ -138,7 +138,7 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
         kept = [blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(free)]
         kept.clear()
         held.clear()
-        trace, state = act_at_each_step(allocate_in_handler)
+        trace, state = make_step_tracer(allocate_in_handler)
         state["left"] = step
         before = sys.gettrace()
         sys.settrace(trace)
@@ -185,7 +185,7 @@ def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) 
     assert not memory_blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
-def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
+def test_forks_while_another_thread_works() -> None:
     """A child forked while another thread executes this code can use memory, graphs and the table without deadlock."""
     graphs = [make_csc()]
     graphs[0].prepare()  # import SciPy now: a fork during an import would leave the import lock held

@@ -16,7 +16,7 @@ SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, supp
 
 
 @st.composite
-def draw_call(draw_, op):
+def draw_any_arguments(draw_, op):
     """Draw arguments of an operator with any dtypes and choices, and at most a few nodes, edges and channels."""
     index, dtype = draw_(strategies.index_dtypes()), draw_(st.sampled_from([np.float32, np.float64]))
     graph = draw_(strategies.graph_arguments(op.definition.graph, index))
@@ -78,14 +78,14 @@ def test_any_graph_in_any_layout(op):
     @SETTINGS
     @given(st.data())
     def check_any_layout(data):
-        values = data.draw(draw_call(op))
+        values = data.draw(draw_any_arguments(op))
         names = [n for n, v in values.items() if isinstance(v, np.ndarray)]
         layouts = {n: data.draw(st.sampled_from(sorted(LAYOUTS)), label=n) for n in names}
-        back = {a.name for a in op.arguments if a.given_back}
-        moved = {n: LAYOUTS[layouts[n]](values[n]) for n in names if n not in back}
+        returned_names = {a.name for a in op.arguments if a.given_back}
+        moved = {n: LAYOUTS[layouts[n]](values[n]) for n in names if n not in returned_names}
         plain = values | {n: np.ascontiguousarray(v) for n, v in moved.items()}
-        if back:  # pass None, so that the operator recomputes the results of fwd
-            plain |= dict.fromkeys(back)
+        if returned_names:  # pass None, so that the operator recomputes the results of fwd
+            plain |= dict.fromkeys(returned_names)
         for backend in ("fortran", "pyref"):
             expected = compute_fields(op, plain, backend=backend)
             assert_accurate(op, plain, expected, chunked=backend == "fortran")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from table_calls import EVERY, compute_fields, draw_operator_arguments
+from table_calls import OPS_WITH_BWD3, compute_fields, draw_operator_arguments
 
 from trigraph import set_num_threads
 from trigraph.backends.choice import third_is_native
@@ -29,31 +29,31 @@ from trigraph.fortran import memory
 from trigraph.table import NAMED, SYMBOLS
 
 PAGE = resource.getpagesize()
-HANG = 60  # time limit per operator in seconds; the dense sweep takes 20 times as long
+TIMEOUT = 60  # time limit per operator in seconds; the dense sweep takes 20 times as long
 SENTINEL = 0xA5  # byte that fills `out` before a call
-MOST = 2**34  # bytes that suffice for every call
+ENOUGH_MEMORY = 2**34  # bytes that suffice for every call
 
 
 class SweepSettings(NamedTuple):
     """Settings for the tests of a backend.
 
     The numbers of edges or triplets (`many`) and of nodes (`few`) make the workspace much larger than a page, but keep
-    calls fast. `untouched` says whether a refused call leaves `out` unchanged; gpu-host cannot guarantee this, since it
+    calls fast. `keeps_out` says whether a refused call leaves `out` unchanged; gpu-host cannot guarantee this, since it
     may be refused memory between kernels.
     """
 
     backend: str
     many: int
     few: int
-    teams: bool = False  # whether only the start of OpenMP threads is limited
-    untouched: bool = True
+    limits_teams: bool = False  # whether only the start of OpenMP threads is limited
+    keeps_out: bool = True
 
 
 SWEEPS = {
     "fortran": SweepSettings("fortran", 2000, 200),
-    "fortran, teams": SweepSettings("fortran", 2000, 200, teams=True),
+    "fortran, teams": SweepSettings("fortran", 2000, 200, limits_teams=True),
     "fortran-reference": SweepSettings("fortran-reference", 1000, 200),
-    "gpu-host": SweepSettings("gpu-host", 400, 60, untouched=False),
+    "gpu-host": SweepSettings("gpu-host", 400, 60, keeps_out=False),
 }
 TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads that have ended
 
@@ -130,7 +130,7 @@ def yield_call_arguments(op: Any, sweep: SweepSettings, dense: bool) -> Iterator
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
-    if sweep.teams:
+    if sweep.limits_teams:
         kinds = [(np.float64, np.int64, 3)]
     chosen = list_settings(op)
     pairs = [(s, k) for s in chosen for k in kinds]
@@ -150,12 +150,12 @@ def have_same_bits(got: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
-class RepeatedCall:
+class LimitedCall:
     """A call that is repeated with different limits, and the numbers of refused and complete calls."""
 
-    def __init__(self, op: Any, sweep: SweepSettings, job: CallArguments, dense: bool) -> None:
+    def __init__(self, op: Any, sweep: SweepSettings, call_arguments: CallArguments, dense: bool) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
-        self.name, self.values, _, self.with_out = job
+        self.name, self.values, _, self.with_out = call_arguments
         self.refused = self.complete = 0
         results = compute_fields(op, self.values, backend=sweep.backend)
         self.expected = {n: None if v is None else v.copy() for n, v in results.items()}
@@ -163,44 +163,44 @@ class RepeatedCall:
 
     def call_with_budget(self, budget: int) -> bool:
         """Call with `budget` bytes of address space left; return whether the call succeeded."""
-        where = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
-        os.write(2, f"{where}\n".encode())
+        description = f"{self.name}: {budget} bytes left, out {'' if self.with_out else 'not '}given"
+        os.write(2, f"{description}\n".encode())
         memory._blocks.blocks.clear()
         keywords = {"out": self.out} if self.with_out else {}
         for array in keywords.get("out", {}).values():
             array.reshape(-1).view(np.uint8)[...] = SENTINEL
         function = functools.partial(compute_fields, self.op, self.values, backend=self.sweep.backend, **keywords)
-        got = (call_in_limited_thread if self.sweep.teams else call_with_limited_memory)(budget, function)
+        got = (call_in_limited_thread if self.sweep.limits_teams else call_with_limited_memory)(budget, function)
         if not isinstance(got, MemoryError):
             self.complete += 1
             if not have_same_bits(got, self.expected):
-                raise WrongBehaviour(f"{where}: the result has different bits")
+                raise WrongBehaviour(f"{description}: the result has different bits")
             return True
         self.refused += 1
         if self.op.name not in str(got):
-            raise WrongBehaviour(f"{where}: {got!r} does not name the operator")
+            raise WrongBehaviour(f"{description}: {got!r} does not name the operator")
         if (
             self.with_out
-            and self.sweep.untouched
+            and self.sweep.keeps_out
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
-            raise WrongBehaviour(f"{where}: {got!r}, and out is partly written")
+            raise WrongBehaviour(f"{description}: {got!r}, and out is partly written")
         # This call also allocates libgomp's memory for its next team; libgomp exits if that memory is refused.
         if not have_same_bits(function(), self.expected):
-            raise WrongBehaviour(f"{where}: {got!r}, and the next result has different bits")
+            raise WrongBehaviour(f"{description}: {got!r}, and the next result has different bits")
         return False
 
     def bisect_needed_memory(self) -> None:
         """Bisect the memory that the call needs to one page, so that even small allocations fail once."""
-        if self.sweep.teams:  # budgets up to more than all stacks and heaps
+        if self.sweep.limits_teams:  # budgets up to more than all stacks and heaps
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.call_with_budget(budget)
             return
         refused, need = 0, PAGE  # the budget is always a multiple of PAGE
         while not self.call_with_budget(need):
             refused, need = need, 4 * need
-            if need > MOST:
-                raise WrongBehaviour(f"{self.name}: MemoryError with {MOST} bytes left")
+            if need > ENOUGH_MEMORY:
+                raise WrongBehaviour(f"{self.name}: MemoryError with {ENOUGH_MEMORY} bytes left")
         if self.dense:
             for budget in sorted({need * k // 100 // PAGE * PAGE for k in range(100)}):
                 self.call_with_budget(budget)
@@ -220,11 +220,11 @@ def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int
     WrongBehaviour, and any exception of a call
     """
     refused = complete = 0
-    for job in yield_call_arguments(op, sweep, dense):
-        set_num_threads(job.threads)
-        tried = RepeatedCall(op, sweep, job, dense)
-        tried.bisect_needed_memory()
-        refused, complete = refused + tried.refused, complete + tried.complete
+    for call_arguments in yield_call_arguments(op, sweep, dense):
+        set_num_threads(call_arguments.threads)
+        limited_call = LimitedCall(op, sweep, call_arguments, dense)
+        limited_call.bisect_needed_memory()
+        refused, complete = refused + limited_call.refused, complete + limited_call.complete
     return refused, complete
 
 
@@ -232,7 +232,7 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
     """Test operators one after another; print each one's error (or None) and numbers of calls as a line of JSON."""
     faulthandler.enable()
     for operator in operators:
-        faulthandler.dump_traceback_later(HANG * (20 if dense else 1), exit=True)
+        faulthandler.dump_traceback_later(TIMEOUT * (20 if dense else 1), exit=True)
         wrong, counts = None, (0, 0)
         try:
             counts = count_refused_calls(NAMED[operator], SWEEPS[name], dense)
@@ -260,15 +260,17 @@ def start_child(name: str, dense: bool, operators: list[str]) -> subprocess.Comp
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-RUNS = [pytest.param(name, False, marks=[pytest.mark.slow] * (name == "gpu-host")) for name in SWEEPS]
-RUNS += [pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWEEPS.items() if not sweep.teams]
+SWEEP_PARAMS = [pytest.param(name, False, marks=[pytest.mark.slow] * (name == "gpu-host")) for name in SWEEPS]
+SWEEP_PARAMS += [
+    pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWEEPS.items() if not sweep.limits_teams
+]
 
 
-@pytest.mark.parametrize(("name", "dense"), RUNS)
+@pytest.mark.parametrize(("name", "dense"), SWEEP_PARAMS)
 def test_a_result_or_memory_error(name: str, dense: bool) -> None:
     """Every operator of a backend passes in child processes, and calls were both refused and completed."""
     backend = SWEEPS[name].backend
-    own = [op for op in EVERY if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
+    own = [op for op in OPS_WITH_BWD3 if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0
     while left:
         done = start_child(name, dense, left)

@@ -35,8 +35,8 @@ def make_soak_calls():
             for dtype in ("float32", "float64"):
                 case = build_case(definition, variant, dtype, 0)
                 for op in list_all_operators(definition):
-                    for backend, most in BACKENDS.items():
-                        if evaluate(op.operations, case.sizes) <= most:
+                    for backend, max_operations in BACKENDS.items():
+                        if evaluate(op.operations, case.sizes) <= max_operations:
                             found[op.name, variant.label, dtype, backend] = functools.partial(
                                 FUNCTIONS[op.name], **case.arguments(op), backend=backend
                             )
@@ -49,11 +49,11 @@ def field_bytes(name, result):
 
 def repeat_calls(seed, seconds, failures, main=False):
     """Compare random calls with their first results; the main thread also interrupts calls and forks."""
-    rng, ends = np.random.default_rng(seed), time.monotonic() + seconds
-    names, first = list(make_soak_calls()), {}
-    while time.monotonic() < ends and not failures:
+    rng, deadline = np.random.default_rng(seed), time.monotonic() + seconds
+    names, first_results = list(make_soak_calls()), {}
+    while time.monotonic() < deadline and not failures:
         key = names[rng.integers(len(names))]
-        expected = first.setdefault(key, field_bytes(key[0], make_soak_calls()[key]()))
+        expected = first_results.setdefault(key, field_bytes(key[0], make_soak_calls()[key]()))
         if main and rng.random() < 0.3:
             inner = names[rng.integers(len(names))]
             interrupts = rng.random() < 0.5

@@ -16,7 +16,7 @@ from trigraph.table import NAMED, OVER_FORMS, result_type
 
 EVERY = NAMED | OVER_FORMS
 
-GOOD = """
+VALID_PROGRAM = """
 import numpy as np
 import trigraph
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ basis: RadialBasisFwd[Array] = trigraph.radial_basis_fwd(p, p, envelope_exponent
 out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, num_radial=2, exclude=None)
 """
 # Calls and the error codes that mypy must report.
-BAD = {
+INVALID_LINES = {
     "trigraph.gno_kernel_fwd(x, p.astype(np.float32), 1, 2)": "type-var",
     "trigraph.gno_kernel_fwd([[1.0]], p, 1, 2)": "type-var",
     "trigraph.gno_kernel_fwd(x, p, 1.0, 2)": "arg-type",
@@ -76,14 +76,14 @@ def assert_same_functions(tree, expected):
     return nodes
 
 
-def test_the_stub_of_torch_says_what_its_functions_are():
+def test_torch_stub_matches_its_functions():
     functions = pytest.importorskip("trigraph.torch.functions")
     expected = functions.FUNCTIONS | {"basis_embedding": functions.basis_embedding}
     assert_same_functions(parse_stub("torch/__init__.pyi"), describe_functions(expected))
 
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="no mpi4py")
-def test_the_stub_of_distributed_says_what_its_functions_are():
+def test_distributed_stub_matches_its_functions():
     """The stub of trigraph.distributed is correct (checked in a new process, since ASE uses MPI once it is loaded)."""
     script = f"""
 import inspect, json, mpi4py
@@ -96,7 +96,7 @@ print(json.dumps(describe_functions(FUNCTIONS)))
     assert_same_functions(parse_stub("distributed/__init__.pyi"), json.loads(printed))
 
 
-def test_the_stub_says_what_the_package_is():
+def test_stub_matches_the_package():
     tree = parse_stub("__init__.pyi")
     names = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
     assert sorted(ast.literal_eval(names)) == sorted(trigraph.__all__)
@@ -119,11 +119,11 @@ def test_mypy_reads_the_stubs(tmp_path):
     # Analysing the annotations of ASE and torch would take too long.
     override = '[[tool.mypy.overrides]]\nmodule = ["ase.*", "torch.*"]\nfollow_imports = "skip"\n'
     (tmp_path / "pyproject.toml").write_text(f'[tool.mypy]\nfollow_imports = "silent"\n{override}')
-    (tmp_path / "good.py").write_text(GOOD)
-    (tmp_path / "bad.py").write_text(GOOD + "".join(f"{line}\n" for line in BAD))
+    (tmp_path / "good.py").write_text(VALID_PROGRAM)
+    (tmp_path / "bad.py").write_text(VALID_PROGRAM + "".join(f"{line}\n" for line in INVALID_LINES))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
     done = run_command(*command, "good.py", "bad.py", cwd=tmp_path, status=1)
     errors = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
-    first = len(GOOD.splitlines()) + 1
-    expected = [("bad", str(first + i), code) for i, code in enumerate(BAD.values())]
+    first = len(VALID_PROGRAM.splitlines()) + 1
+    expected = [("bad", str(first + i), code) for i, code in enumerate(INVALID_LINES.values())]
     assert errors == expected, done.stdout + done.stderr

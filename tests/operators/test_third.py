@@ -13,8 +13,8 @@ from trigraph.verification import cases, tolerances
 from trigraph.verification.judged import compute_with_judge
 from trigraph.verification.variants import list_variants
 
-EACH = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
-OWN = [  # third derivatives, and backends that implement them
+THIRD_OPERATORS = [pytest.param(THIRD[f"{spec.name}_bwd3"], id=spec.name) for spec in DEFINITIONS]
+NATIVE_BACKENDS = [  # third derivatives, and backends that implement them
     pytest.param(op, backend, id=f"{op.definition.name}-{backend}")
     for op in THIRD.values()
     for backend, (_, arrays) in BACKENDS.items()
@@ -36,8 +36,8 @@ def move_arguments(op, values, step):
     return {n: pairs.get(n, values.get(n)) for n in op.names if n != "wrt"}
 
 
-@pytest.mark.parametrize("op", EACH)
-def test_the_judge_differentiates_its_derivatives(op):
+@pytest.mark.parametrize("op", THIRD_OPERATORS)
+def test_judge_third_derivatives_are_correct(op):
     """Central differences agree up to errors of second order in the step and rounding errors of 2^-105 of the scale."""
     for values, smooth in yield_third_order_calls(op, "float64"):
         if max(abs(t).max(initial=0) for n, t in values.items() if n.startswith("ggg_") and t is not None) > GROWTH:
@@ -55,7 +55,7 @@ def test_the_judge_differentiates_its_derivatives(op):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op", EACH)
+@pytest.mark.parametrize("op", THIRD_OPERATORS)
 def test_backends_agree_with_the_judge(op, dtype):
     for values, _ in yield_third_order_calls(op, dtype):
         judged = compute_with_judge(op, values)
@@ -65,7 +65,7 @@ def test_backends_agree_with_the_judge(op, dtype):
         assert_same_bits(compute_fields(op, values, backend="fortran-reference"), rounded)
 
 
-def test_an_error_names_the_backends_that_have_it():
+def test_error_names_supporting_backends():
     op = THIRD["mha_gat_n2n_bwd3"]
     with pytest.raises(ValueError, match=r"'gpu-host' .*; expected one of fortran, fortran-reference, pyref, or"):
         compute_fields(op, draw_operator_arguments(op), backend="gpu-host")
@@ -81,8 +81,8 @@ def test_the_first_of_equal_messages_counts(choice):
         assert_accurate(op, values, compute_fields(op, values, backend=backend), chunked=chunked)
 
 
-@pytest.mark.parametrize(("op", "backend"), OWN)
-def test_what_a_call_leaves_out(op, backend):
+@pytest.mark.parametrize(("op", "backend"), NATIVE_BACKENDS)
+def test_omitted_fields_and_cotangents(op, backend):
     """A field is bitwise the same if it is requested alone; a cotangent of None is treated as zero."""
     values, _ = yield_third_order_calls(op, "float32")[0]
     for name, expected in compute_fields(op, values, backend=backend).items():
@@ -128,8 +128,8 @@ def test_many_edges_of_which_one_dominates(large):
 
 
 @pytest.mark.parametrize("backend", ["pyref", "fortran"])
-@pytest.mark.parametrize("op", EACH)
-def test_elements_of_cotangents_that_are_many_powers_of_two_apart(op, backend):
+@pytest.mark.parametrize("op", THIRD_OPERATORS)
+def test_cotangents_of_very_different_sizes(op, backend):
     """The error of each element depends only on its own terms, however large other elements are."""
     for largest in (8, 120, 900):
         rng, values = np.random.default_rng(0), draw_operator_arguments(op)

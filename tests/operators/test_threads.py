@@ -40,11 +40,11 @@ def test_set_and_get():
     assert get_num_threads() == 3
 
 
-NUMBERS = {"3": 3, "2,4": 2, " 5 ": 5}
-USELESS = ["0", "", "many", "-1", "²", "100000", "9" * 5000]
+VALID_NUMBERS = {"3": 3, "2,4": 2, " 5 ": 5}
+INVALID_NUMBERS = ["0", "", "many", "-1", "²", "100000", "9" * 5000]
 
 
-@pytest.mark.parametrize("setting", [*NUMBERS, *USELESS], ids=lambda s: s[:9])
+@pytest.mark.parametrize("setting", [*VALID_NUMBERS, *INVALID_NUMBERS], ids=lambda s: s[:9])
 def test_default_follows_the_environment(setting, monkeypatch, recwarn):
     """Invalid values of OMP_NUM_THREADS are ignored; a number above the limit causes a warning."""
     from trigraph.fortran import threads
@@ -52,7 +52,7 @@ def test_default_follows_the_environment(setting, monkeypatch, recwarn):
     monkeypatch.setenv("OMP_NUM_THREADS", setting)
     default, warned = threads._default(), [str(w.message) for w in recwarn]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert default == NUMBERS.get(setting, threads._default())
+    assert default == VALID_NUMBERS.get(setting, threads._default())
     assert default >= 1
     number = setting if len(setting) < 20 else "a number of 5000 digits"
     text = f"OMP_NUM_THREADS is {number}; trigraph runs at most "
@@ -78,7 +78,7 @@ def print_in_new_process(script, **environment):
     return run_command(sys.executable, *words, env=variables, timeout=TIMEOUT).stdout.split()
 
 
-RESULTS = textwrap.dedent("""
+RESULTS_PROGRAM = textwrap.dedent("""
     import os
     import numpy as np
     import trigraph
@@ -117,7 +117,7 @@ def test_forked_children_compute_on_one_thread():
             print(set(pool.map(work, range(4))) == {(True, 1)})
         print(results() == expected)
     """
-    assert print_in_new_process(RESULTS + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
+    assert print_in_new_process(RESULTS_PROGRAM + textwrap.dedent(script)) == ["0", "2", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("first", ["operator", "torch"])
@@ -162,7 +162,7 @@ def test_torch_computes_in_forked_children(first):
     assert lines == ["0", "0", "2"] * 3
 
 
-def test_what_runs_first_in_a_forked_child_may_call_operators():
+def test_forked_finalisers_can_call_operators():
     """In a forked child, operators can be called even before the fork handlers of libraries have run."""
     source = """
         import os
@@ -210,7 +210,7 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
     assert print_in_new_process(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
 
 
-def test_a_call_with_one_thread_leaves_the_team():
+def test_one_thread_call_keeps_the_team():
     """A call with one thread keeps a team of two alive: if new stacks are refused, two threads run, but not three."""
     script = """
         import resource
@@ -235,7 +235,7 @@ def test_a_call_with_one_thread_leaves_the_team():
     assert ran == ["ran", "ran", "ran", "ran", "refused"]
 
 
-def test_an_upper_bound():
+def test_thread_limit():
     """set_num_threads rejects numbers above a limit, since OpenMP exits if it cannot start its threads."""
     from trigraph.fortran.threads import MOST
 
@@ -256,7 +256,7 @@ def test_an_upper_bound():
 # CPU levels of the fast path: the default, other levels, and bitwise equality of v3 and v4.
 
 AVAILABLE = levels.list_runnable_levels()
-LEVEL = "import trigraph; print(trigraph.get_cpu_level())"
+LEVEL_PROGRAM = "import trigraph; print(trigraph.get_cpu_level())"
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +274,7 @@ def test_the_highest_level_of_the_processor_is_the_default():
     everything = tuple(f"v{n}" for n in range(2, level + 1)) or ("base",)
     assert everything[-len(AVAILABLE) :] == AVAILABLE  # wheels also contain v2; a plain build has only one level
     if levels.ENVIRONMENT not in os.environ:
-        assert print_in_new_process(LEVEL) == [AVAILABLE[-1]]
+        assert print_in_new_process(LEVEL_PROGRAM) == [AVAILABLE[-1]]
 
 
 def test_a_processor_for_which_nothing_is_built(monkeypatch):
@@ -295,14 +295,14 @@ def test_a_level_is_chosen_in_python(level):
 
 @pytest.mark.parametrize("level", AVAILABLE)
 def test_a_level_is_chosen_by_the_environment(level):
-    assert print_in_new_process(LEVEL, **{levels.ENVIRONMENT: level}) == [level]
+    assert print_in_new_process(LEVEL_PROGRAM, **{levels.ENVIRONMENT: level}) == [level]
 
 
 def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
     assert_raises(ValueError, expected, trigraph.set_cpu_level, "v9")
     assert_raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
-    done = run_command(sys.executable, "-c", LEVEL, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
+    done = run_command(sys.executable, "-c", LEVEL_PROGRAM, env=os.environ | {levels.ENVIRONMENT: "v9"}, status=1)
     assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in done.stderr
 
 
@@ -345,6 +345,6 @@ def test_equal_bits_on_v3_and_v4(definition):
 @BOTH_LEVELS
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("heads", "width"), [(4, 16), (2, 32), (1, 64), (8, 8), (4, 8)])
-def test_equal_bits_of_heads_that_are_added_up_together(heads, width, dtype):
+def test_levels_agree_for_grouped_heads(heads, width, dtype):
     for op in (o for o in OPS if o.definition.name == "mha_gat_n2n"):
         assert_equal_on_levels(op, draw_operator_arguments(op, dtype, num_heads=heads, dim_head=width))

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 pytest_plugins = ["pytester"]
-SUM = {
+WEIGHTED_SUM_SETTINGS = {
     "operator": "agg_weighted_n2n",
     "framework": "torch",
     "where": ["op=sum", "edge_weight=given"],
@@ -31,8 +31,8 @@ def torch_forwards_module():
     return torch_forwards
 
 
-def test_a_right_forward_passes_in_all_orders(torch_forwards_module):
-    result = trigraph.verify(torch_forwards_module.weighted_sum, **SUM)
+def test_correct_forward_passes_in_all_orders(torch_forwards_module):
+    result = trigraph.verify(torch_forwards_module.weighted_sum, **WEIGHTED_SUM_SETTINGS)
     assert result.passed
     assert {c.operator for c in result.checks} == {f"agg_weighted_n2n_{order}" for order in ("fwd", "bwd", "bwd2")}
     assert {"accuracy", "differences", "adjoint", "symmetry", "repeat", "nan", "permutation"} <= {
@@ -43,16 +43,21 @@ def test_a_right_forward_passes_in_all_orders(torch_forwards_module):
 def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
     """If a function hides an input from autograd, the error names the order and field, and only fwd passes."""
     with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
-        trigraph.verify(torch_forwards_module.forgets_the_weights, **SUM)
+        trigraph.verify(torch_forwards_module.forgets_the_weights, **WEIGHTED_SUM_SETTINGS)
     failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
     assert ("agg_weighted_n2n_bwd", "edge_weight") in failed
     assert not any(operator.endswith("_fwd") for operator, _ in failed)
 
 
-def test_kinds_are_left_out_with_a_reason(torch_forwards_module):
+def test_skipped_kinds_show_their_reason(torch_forwards_module):
     """Skipped kinds of checks are listed in the output with the reason."""
     where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
-    arguments = {"function": torch_forwards_module.gatconv, **SUM, "operator": "mha_gat_n2n", "where": where}
+    arguments = {
+        "function": torch_forwards_module.gatconv,
+        **WEIGHTED_SUM_SETTINGS,
+        "operator": "mha_gat_n2n",
+        "where": where,
+    }
     others = ("accuracy", "differences", "adjoint", "symmetry", "repeat", "permutation")
     left_out = dict.fromkeys(others, "in the other run")
     assert {c.kind for c in trigraph.verify(**arguments, raises=False, skip=left_out).failures} == {"nan"}
@@ -106,7 +111,7 @@ def test_command(arguments, status, words, torch_forwards_module):
     assert words in done.stdout + done.stderr
 
 
-PROJECT = """
+TEST_PROJECT = """
 import numpy as np
 
 def embedding(rad_basis, weight):
@@ -135,7 +140,7 @@ def test_fixtures(pytester):
     code = page.partition("```python\n")[2].partition("```")[0]
     crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # faster
     assert crystal in code
-    pytester.makepyfile(PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))
+    pytester.makepyfile(TEST_PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
     run.assert_outcomes(passed=3, failed=2)
     run.stdout.fnmatch_lines(

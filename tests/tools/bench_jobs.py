@@ -7,7 +7,7 @@ import numpy as np
 from trigraph.benchmarks.programs import ContenderUnavailable
 
 
-def steady(value, nbytes=8):
+def return_constant(value, nbytes=8):
     return lambda: {"x": np.full(nbytes // 8, value)}
 
 
@@ -19,5 +19,5 @@ def fail():
     return lambda: 1 / 0
 
 
-def die():
+def exit_with_status_3():
     os._exit(3)

@@ -30,10 +30,10 @@ from trigraph.benchmarks.workloads import make_case
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
 WORKLOADS = [w for family in run.FAMILIES.values() for w in family.WORKLOADS]
-SINGLE = np.dtype("float32")
+FLOAT32 = np.dtype("float32")
 
 
-def tiny(workload):
+def shrink_sizes(workload):
     """Return sizes for a quick run, with so few nodes that edges share nodes."""
     most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "num_spherical": 3}
     most |= {"num_triplets": 61, "num_inputs": 61}
@@ -63,11 +63,13 @@ def test_only_what_agrees_with_the_baseline_is_timed():
     large = 64 * 2**20
     jobs = {
         "absent": ContenderJob(bench_jobs.unavailable),
-        "baseline": ContenderJob(partial(bench_jobs.steady, 1.0, large), warm=partial(bench_jobs.steady, 2.0)),
-        "same": ContenderJob(partial(bench_jobs.steady, 1.0, large)),
-        "nan": ContenderJob(partial(bench_jobs.steady, np.nan, large)),
+        "baseline": ContenderJob(
+            partial(bench_jobs.return_constant, 1.0, large), warm=partial(bench_jobs.return_constant, 2.0)
+        ),
+        "same": ContenderJob(partial(bench_jobs.return_constant, 1.0, large)),
+        "nan": ContenderJob(partial(bench_jobs.return_constant, np.nan, large)),
         "failing": ContenderJob(bench_jobs.fail),
-        "dying": ContenderJob(bench_jobs.die),
+        "dying": ContenderJob(bench_jobs.exit_with_status_3),
     }
     measurements = time_alternately(jobs, repeat=2, threads=1, tolerance=1e-3)
     timed = ["unavailable", "timed", "timed", "wrong", "failed", "failed"]
@@ -86,7 +88,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated torch names
 def test_peers_compute_what_the_backends_compute(workload):
-    sizes = tiny(workload)
+    sizes = shrink_sizes(workload)
     expected = workload.prepare("fortran", sizes, "float32")()
     for name in set(workload.names) & set(workload.peers):
         try:
@@ -99,7 +101,7 @@ def test_peers_compute_what_the_backends_compute(workload):
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
-def test_workloads_are_honest(workload):
+def test_workloads_are_consistent(workload):
     for step in workload.steps:
         if step.operations is not None:
             assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operations, workload.sizes)
@@ -115,7 +117,7 @@ def test_workloads_are_honest(workload):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_of_the_table_can_be_timed(name):
     workload = run.make_operator_workload(name, {})
-    sizes, double = tiny(workload), np.dtype("float64")
+    sizes, double = shrink_sizes(workload), np.dtype("float64")
     assert set(workload.sizes) == set(workload.definitions[0].symbols)
     assert "gpu-host" not in workload.backends
     assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
@@ -129,35 +131,35 @@ def test_cases_are_ordinary():
     """Random cases avoid kinks, contain both directions of edges between atoms, and have the stated degrees."""
     workload = gno.WORKLOADS[0]
     sizes = {**workload.sizes, "num_edges": 2000}
-    case = make_case(workload, sizes, SINGLE)
+    case = make_case(workload, sizes, FLOAT32)
     z = pyref.gno_kernel_kinks(case["coords"], case["params"], sizes["f_in"], sizes["f_out"])
     assert np.abs(z).min() >= 64 * np.finfo(np.float32).eps
     sizes = {**dimenet.SIZES, "num_edges": 301, "num_nodes": 40}
-    graph = make_case(dimenet.WORKLOADS[1], sizes, SINGLE).graph
+    graph = make_case(dimenet.WORKLOADS[1], sizes, FLOAT32).graph
     assert (graph.num_edges, graph.num_nodes, graph.max_parallel_edges) == (301, 40, 1)
     assert np.sum(graph.reverse_edge < 0) == 1
-    alone = make_case(dimenet.WORKLOADS[1], {**sizes, "num_edges": 3, "num_nodes": 1}, SINGLE).graph
+    alone = make_case(dimenet.WORKLOADS[1], {**sizes, "num_edges": 3, "num_nodes": 1}, FLOAT32).graph
     assert alone.num_triplets(None) == 9
-    distances = make_case(dimenet.WORKLOADS[0], dimenet.SIZES, SINGLE)["dist"]
+    distances = make_case(dimenet.WORKLOADS[0], dimenet.SIZES, FLOAT32)["dist"]
     assert 0.3 <= distances.min() < distances.max() <= 1
-    even, uneven, quadruplets = (make_case(w, w.sizes, SINGLE).graphs["triplets"] for w in gemnet.WORKLOADS)
+    even, uneven, quadruplets = (make_case(w, w.sizes, FLOAT32).graphs["triplets"] for w in gemnet.WORKLOADS)
     assert set(np.diff(even.offsets)) == {12}
     assert set(np.diff(quadruplets.offsets)) == {30}
     assert uneven.max_size == 600
 
 
-def test_what_is_absent_is_neither_drawn_nor_returned():
+def test_absent_arrays_are_omitted():
     workload = gat.WORKLOADS[0]
-    case = make_case(workload, tiny(workload), SINGLE)
+    case = make_case(workload, shrink_sizes(workload), FLOAT32)
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
-    results = workload.prepare("pyref", tiny(workload), "float32")()
+    results = workload.prepare("pyref", shrink_sizes(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
     workload = gemnet.WORKLOADS[0]  # two of its definitions have a `weight`, with different shapes
-    case = make_case(workload, tiny(workload), SINGLE)
+    case = make_case(workload, shrink_sizes(workload), FLOAT32)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
     assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
     assert case.graphs["atoms"] is None
-    results = workload.prepare("pyref", tiny(workload), "float64")()
+    results = workload.prepare("pyref", shrink_sizes(workload), "float64")()
     assert not {s for step in workload.steps for s in step.from_steps.values()} & set(results)
 
 
@@ -206,7 +208,7 @@ def test_device(monkeypatch):
     )
     pool = SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool))
-    runner = JobRunner(ContenderJob(partial(bench_jobs.steady, 1.0), device=True))
+    runner = JobRunner(ContenderJob(partial(bench_jobs.return_constant, 1.0), device=True))
     results, peak = runner.first()
     assert (results["x"], peak, len(waits)) == (1, 40, 2)
     runner.sample()
@@ -217,16 +219,16 @@ def test_device(monkeypatch):
     result = run.BenchmarkResult(attention, sizes, "float32", {}, (0, 0), None)
     gathered = 4 * evaluate(attention.gathered, sizes)
     assert result.bound({"copy": 1e20, "float32": 1e20, "gather": 2.0}) == gathered / 2
-    assert result.bound({"copy": 2.0, "float32": 1e20}) == attention.bytes_moved(sizes, SINGLE) / 2
+    assert result.bound({"copy": 2.0, "float32": 1e20}) == attention.bytes_moved(sizes, FLOAT32) / 2
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
 def invoke(*arguments):
-    ran = CliRunner().invoke(cli.bench, [*arguments, "--repeat", "1", "--threads", "1"], catch_exceptions=False)
-    assert ran.exit_code == 0, ran.output
-    return ran.output
+    completed = CliRunner().invoke(cli.bench, [*arguments, "--repeat", "1", "--threads", "1"], catch_exceptions=False)
+    assert completed.exit_code == 0, completed.output
+    return completed.output
 
 
 def test_command_writes_a_record(tmp_path):
@@ -257,7 +259,7 @@ def test_command_times_operators(monkeypatch):
     assert (sizes["num_edges"], sizes["num_positions"], sizes["hidden"]) == (100, 100, 64)
 
 
-SIZED = ["--operator", "gno_kernel_fwd", "--sizes"]
+SIZES_OPTION = ["--operator", "gno_kernel_fwd", "--sizes"]
 
 
 @pytest.mark.parametrize(
@@ -269,13 +271,13 @@ SIZED = ["--operator", "gno_kernel_fwd", "--sizes"]
         ["--operator", "gno_kernel_fwd", "--workload", "gno-message"],
         ["--sizes", "num_edges=5"],
         ["--device", "--operator", "gno_kernel_fwd"],
-        [*SIZED, "num_edges"],
-        [*SIZED, "length=5"],
-        [*SIZED, "num_edges=900000000000"],
+        [*SIZES_OPTION, "num_edges"],
+        [*SIZES_OPTION, "length=5"],
+        [*SIZES_OPTION, "num_edges=900000000000"],
         ["--family", "gat", "--workload", "gno-message"],
     ],
 )
 def test_command_refuses(arguments, monkeypatch):
     monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: pytest.fail("it began"))
-    ran = CliRunner().invoke(cli.bench, arguments)
-    assert (ran.exit_code, ran.output.count("Error: ")) == (2, 1), ran.output
+    completed = CliRunner().invoke(cli.bench, arguments)
+    assert (completed.exit_code, completed.output.count("Error: ")) == (2, 1), completed.output

@@ -17,7 +17,7 @@ from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
-TINY = {
+SMALL_SIZES = {
     **models.SMALL_SLAB,
     "nx": 3,  # smaller cells have collinear atoms, where PyTorch Geometric's angles are not differentiable
     "ny": 3,
@@ -36,8 +36,8 @@ TRAINING = next(p for p in models.PROGRAMS if p.name == "gat-training")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses deprecated torch names
 
 
-def tiny(program):
-    return {n: min(TINY.get(n, 90), v) for n, v in program.sizes.items()}
+def shrink_sizes(program):
+    return {n: min(SMALL_SIZES.get(n, 90), v) for n, v in program.sizes.items()}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_contenders_compute_the_same(program):
     for name, contender in program.contenders.items():
         if any(importlib.util.find_spec(m) is None for m in contender.requires):
             continue
-        call = program.prepare(name, tiny(program), "float32")
+        call = program.prepare(name, shrink_sizes(program), "float32")
         got = {n: convert_to_numpy(v) for n, v in call().items()}
         assert {v.dtype.name for v in got.values()} == {"float32"}
         assert all(np.linalg.norm(v) > 0 for v in got.values())
@@ -65,13 +65,15 @@ def test_contenders_compute_the_same(program):
 )
 def test_captured_contenders_compute_the_same(program):
     names = ("trigraph", "trigraph-captured", "pyg-compiled")
-    several = [program.prepare(name, tiny(program), "float32")() for name in names if name in program.contenders]
+    several = [
+        program.prepare(name, shrink_sizes(program), "float32")() for name in names if name in program.contenders
+    ]
     expected, *others = ({n: convert_to_numpy(v) for n, v in results.items()} for results in several)
     for got in others:
         assert compute_relative_error(got, expected) <= run.peer_tolerance("float32")
 
 
-def test_programs_are_honest():
+def test_programs_are_consistent():
     for program in models.PROGRAMS:
         first, *_ = program.contenders.values()
         assert not first.peer
@@ -84,7 +86,7 @@ def test_programs_are_honest():
         assert "pyg" not in alone
 
 
-def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
+def test_peer_equals_pyg_forward(monkeypatch):
     dimenet = pytest.importorskip("torch_geometric.nn.models.dimenet")
     ase = pytest.importorskip("ase.build")
     atoms = ase.molecule("C6H6")
@@ -96,7 +98,7 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
     indices = (dst, src, dst[ji], src[ji], src[kj], kj, ji)
     monkeypatch.setattr(dimenet, "radius_graph", lambda *args, **kwargs: edge_index)
     monkeypatch.setattr(dimenet, "triplets", lambda *args, **kwargs: indices)
-    model = models.make_dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
+    model = models.make_dimenet("pyg", "float32", **{n: SMALL_SIZES.get(n, 1) for n in models.WIDTHS})
     with torch.no_grad():
         own = model(z, pos)
         ours = models.compute_pyg_dimenet(model, z, pos[src] - pos[dst], edge_index, ji, kj).sum(dim=0)
@@ -115,7 +117,7 @@ def test_slab_has_the_size_that_is_stated():
 def test_command_records_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ATTEMPTS", 1)
     monkeypatch.setattr(cli, "measure_peak_rates", lambda *arguments: {"float32": 1e9})
-    monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=tiny(TRAINING)),))
+    monkeypatch.setattr(run, "PROGRAMS", (replace(TRAINING, small=shrink_sizes(TRAINING)),))
     arguments = ["--workload", "gat-training", "--size", "small", "--repeat", "1", "--threads", "1"]
     ran = CliRunner().invoke(cli.bench, [*arguments, "--out", str(tmp_path)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output

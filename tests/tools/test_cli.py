@@ -14,7 +14,7 @@ import trigraph
 from slopecheck import isolated, units
 from slopecheck.record import Check
 from trigraph.backends import BACKENDS
-from trigraph.cli import AUDIENCES, main
+from trigraph.cli import COMMAND_GROUPS, main
 from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import run, structures
 
@@ -38,15 +38,15 @@ def verify(runner, monkeypatch):
     """Return a function that runs `trigraph verify` with fake checks; `planned` determines their planned number."""
 
     def invoke(checks, *options, planned=len):
-        asked = []
+        plan_options = []
 
         def plan(**options):
-            asked.append(options)
-            return [units.Unit(f"unit {len(asked)}", 1.0, lambda: planned(checks), lambda: list(checks))]
+            plan_options.append(options)
+            return [units.Unit(f"unit {len(plan_options)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan_run", plan)
         result = runner.invoke(main, ["verify", "--backend", "pyref", *map(str, options)], catch_exceptions=False)
-        result.asked = asked
+        result.asked = plan_options
         return result
 
     return invoke
@@ -136,12 +136,12 @@ def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
     assert (report["counts"]["passed"], report["counts"]["failed"], report["counts"]["not_offered"]) == (1, 0, 3)
 
 
-@pytest.mark.parametrize(("made", "status"), [(1, 0), (0, 1)])
-def test_nothing_but_what_is_not_offered_is_no_success(verify, made, status):
+@pytest.mark.parametrize(("num_passed", "status"), [(1, 0), (0, 1)])
+def test_only_absent_checks_are_no_success(verify, num_passed, status):
     absent = replace(GOOD, kind="not offered", case="all", field="", error=3, note="NotImplementedError")
-    result = verify([absent, *[GOOD] * made], planned=lambda checks: 3 + made)
+    result = verify([absent, *[GOOD] * num_passed], planned=lambda checks: 3 + num_passed)
     assert result.exit_code == status
-    assert last_line(result) == f"{made} checks passed, 0 failed, 3 not offered"
+    assert last_line(result) == f"{num_passed} checks passed, 0 failed, 3 not offered"
 
 
 def test_options_reach_the_plan(verify):
@@ -180,16 +180,16 @@ def test_structures_reach_the_plan(verify, tmp_path):
 
 
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
-    asked = []
+    plan_options = []
 
     def workers(plan, requests, processes, seconds):
-        asked.extend([*requests, processes, seconds])
+        plan_options.extend([*requests, processes, seconds])
         raise ValueError("that is enough")
 
     monkeypatch.setattr(isolated, "Workers", workers)
     options = ["--operator", "gno_kernel_bwd", "--timeout", "3", "--skip", "nan=spread by 0 * NaN"]
     runner.invoke(main, ["verify", "--implementation", "mine:f", *options])
-    request, processes, seconds = asked
+    request, processes, seconds = plan_options
     assert (seconds, request["skip"]) == (3, ("nan",))
     assert (request["implementation"], request["operators"]) == ("mine:f", ("gno_kernel_bwd",))
     assert (request["backends"], request["dtypes"], processes) == ([], ["float32", "float64"], 1)
@@ -232,9 +232,9 @@ def test_report_and_comparison(verify, tmp_path):
     assert report["environment"]["trigraph"]["version"] == trigraph.__version__
     assert (folder / "report.html").is_file()
     (folder / "report.json").write_text(json.dumps(report | {"seconds": 126.4}))
-    for seed, told in ((5, True), (6, False)):  # only an earlier run of the same command is considered
+    for seed, is_shown in ((5, True), (6, False)):  # only an earlier run of the same command is considered
         first = verify([GOOD, EXACT], "--report", folder, "--seed", seed).stdout.split("\n")[0]
-        assert first.endswith(" (last time: 2 min 6 s).") is told
+        assert first.endswith(" (last time: 2 min 6 s).") is is_shown
     (folder / "report.json").write_text(json.dumps(report))
 
     other_bits = replace(GOOD, digest="b" * 16, error=3.5)
@@ -291,9 +291,9 @@ def test_version_and_help(runner):
     assert runner.invoke(main, ["--version"]).stdout.strip().endswith(trigraph.__version__)
     shown = runner.invoke(main, ["--help"]).stdout
     assert len(shown.splitlines()) <= 24  # fits on a screen
-    commands = [name for names in AUDIENCES.values() for name in names]
+    commands = [name for names in COMMAND_GROUPS.values() for name in names]
     assert sorted(commands) == sorted(main.list_commands(None))
-    for command in (*commands, *AUDIENCES):
+    for command in (*commands, *COMMAND_GROUPS):
         assert command in shown
     assert "--repeat" in runner.invoke(main, ["bench", "--help"]).stdout
 

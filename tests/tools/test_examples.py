@@ -16,7 +16,7 @@ from programs import run_command
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Small values for the constants that determine the run time of a tutorial.
-SMALL = {
+SMALL_CONSTANTS = {
     "airfoil": {"STEPS": 40, "HIDDEN": 16, "TESTS": 1},
     "clients": {},
     "first_gradient": {},
@@ -34,7 +34,7 @@ SLOW = {"clients", "several_ranks", "verify_your_own"}  # these examples take se
 PROGRAMS = ("jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
-def small(source, constants):
+def replace_constants(source, constants):
     """Return a tutorial's source with other values for constants that are assigned at the start of a line."""
     for names, values in re.findall(r"^([A-Z, ]+) = (.*)$", source, re.MULTILINE):
         pairs = zip(names.split(", "), values.split(", "), strict=False)
@@ -53,7 +53,12 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def test_every_example_is_run():
     # divided_forces is tested in tests/distributed.
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *PROGRAMS, "divided_forces", "training_run"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *SMALL_CONSTANTS,
+        *PROGRAMS,
+        "divided_forces",
+        "training_run",
+    }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -73,24 +78,24 @@ def training_run(tmp_path):
     return path
 
 
-def test_a_training_run_goes_on(training_run, monkeypatch):
+def test_training_continues_from_checkpoint(training_run, monkeypatch):
     """A run of two epochs is bitwise identical to a run that is interrupted after one epoch and continued."""
     import torch
 
-    def trained(*arguments):
+    def train(*arguments):
         monkeypatch.setattr(sys, "argv", ["training_run.py", *arguments])
         runpy.run_path(str(training_run), run_name="__main__")
-        return tensors(torch.load(arguments[0], weights_only=True))
+        return list_tensors(torch.load(arguments[0], weights_only=True))
 
-    def tensors(saved):
+    def list_tensors(saved):
         parts = saved.values() if isinstance(saved, dict) else saved if isinstance(saved, list) else ()
-        return [saved] if isinstance(saved, torch.Tensor) else [t for part in parts for t in tensors(part)]
+        return [saved] if isinstance(saved, torch.Tensor) else [t for part in parts for t in list_tensors(part)]
 
-    whole = trained("whole.pt", "2")
+    whole = train("whole.pt", "2")
     assert len(whole) > 100
-    trained("parts.pt", "1")
-    assert all(map(torch.equal, trained("parts.pt", "2"), whole))
-    mixed = trained("mixed.pt", "2", "bfloat16")
+    train("parts.pt", "1")
+    assert all(map(torch.equal, train("parts.pt", "2"), whole))
+    mixed = train("mixed.pt", "2", "bfloat16")
     assert {t.dtype for t in mixed} == {t.dtype for t in whole} == {torch.float32, torch.int64}
     assert not all(map(torch.equal, mixed, whole))
 
@@ -106,7 +111,7 @@ def test_a_training_run_goes_on_in_two_processes(training_run):
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SMALL])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SMALL_CONSTANTS])
 def test_tutorials(name, tmp_path):
     pytest.importorskip(NEEDED.get(name, "torch"))
     if (
@@ -116,8 +121,8 @@ def test_tutorials(name, tmp_path):
     ):
         pytest.skip("needs mpiexec")
     source = (EXAMPLES / f"{name}.py").read_text()
-    changed = small(source, SMALL[name])
-    assert all(f"{value}" in changed for value in SMALL[name].values())
+    changed = replace_constants(source, SMALL_CONSTANTS[name])
+    assert all(f"{value}" in changed for value in SMALL_CONSTANTS[name].values())
     (tmp_path / f"{name}.py").write_text(changed)
     (tmp_path / "divided_forces.py").symlink_to(EXAMPLES / "divided_forces.py")
     runpy.run_path(str(tmp_path / f"{name}.py"), run_name="__main__")

@@ -28,7 +28,7 @@ print(trigraph.__file__)
 """
 
 
-def run(*command, cwd=None, path=None, **variables):
+def run_clean(*command, cwd=None, path=None, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))} | variables
     if path is not None:
         environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
@@ -39,7 +39,7 @@ def run(*command, cwd=None, path=None, **variables):
 def checkout(tmp_path_factory):
     """Return a copy of all files that git does not ignore."""
     target = tmp_path_factory.mktemp("checkout") / "trigraph"
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+    listed = run_clean("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,14 +56,14 @@ def test_imports_are_light(tmp_path):
 assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.modules.keys()
 import trigraph.cli
 assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
-    run(sys.executable, "-c", code, cwd=tmp_path)
+    run_clean(sys.executable, "-c", code, cwd=tmp_path)
 
 
 def test_without_the_extra_verify(tmp_path):
     """Without optional packages, operators work; the command line and `trigraph.verify` say what to install."""
     absent = dict.fromkeys(("click", "rich", "slopecheck", "matplotlib", "jinja2"))
     blocked = f"import runpy, sys; sys.modules.update({absent}); import trigraph; "
-    run(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
+    run_clean(sys.executable, "-c", blocked + SMOKE, cwd=tmp_path)
     command = blocked + "runpy.run_module('trigraph', run_name='__main__')"
     done = programs.run_command(sys.executable, "-c", command, status=1, cwd=tmp_path)
     assert done.stderr == "python -m trigraph: the command line needs click: pip install 'trigraph[verify]'\n"
@@ -72,12 +72,12 @@ def test_without_the_extra_verify(tmp_path):
     assert done.stderr.splitlines()[-1] == expected
 
 
-def numbers(pattern, text):
+def find_python_versions(pattern, text):
     """Return the Python versions in a text as sorted strings "3.x"."""
     return [f"3.{n}" for n in sorted({int(n) for n in re.findall(pattern, text)})]
 
 
-def test_a_release_is_told_alike_everywhere():
+def test_versions_agree_in_all_files():
     """The version, date, dependencies and supported Python versions agree in all files that state them."""
     texts = {path: (ROOT / path).read_text() for path in ("meson.build", "CITATION.cff", "CHANGELOG.md", "noxfile.py")}
     version = re.search(r"^    version: '(.*)',$", texts["meson.build"], re.MULTILINE)[1]
@@ -87,10 +87,13 @@ def test_a_release_is_told_alike_everywhere():
     assert newest[1] == str(citation["date-released"])
 
     text = (ROOT / "pyproject.toml").read_text()
-    pythons = numbers(r"Python :: 3\.(\d+)", text)
-    assert numbers(r"cp3(\d+)-", text) == pythons
-    assert numbers(r'"3\.(\d+)"', re.search(r"^PYTHONS = .*$", texts["noxfile.py"], re.MULTILINE)[0]) == pythons
-    assert numbers(r'python: "3\.(\d+)"', (ROOT / ".github/workflows/tests.yml").read_text()) == pythons
+    pythons = find_python_versions(r"Python :: 3\.(\d+)", text)
+    assert find_python_versions(r"cp3(\d+)-", text) == pythons
+    assert (
+        find_python_versions(r'"3\.(\d+)"', re.search(r"^PYTHONS = .*$", texts["noxfile.py"], re.MULTILINE)[0])
+        == pythons
+    )
+    assert find_python_versions(r'python: "3\.(\d+)"', (ROOT / ".github/workflows/tests.yml").read_text()) == pythons
     for page in ("README.md", "docs/getting-started.md"):
         assert f"Python {pythons[0]} to {pythons[-1]}" in (ROOT / page).read_text()
 
@@ -104,7 +107,7 @@ def test_a_release_is_told_alike_everywhere():
 
 
 # Fake build tools: Python without headers, a Fortran compiler that fails, and a C++ compiler that is too old.
-STANDS_IN = {
+FAKE_TOOLS = {
     "python": """import runpy, sys, sysconfig
 sysconfig.get_config_vars().update(INCLUDEPY="/nowhere", LIBPC="/nowhere")
 good = sysconfig.get_paths
@@ -128,9 +131,9 @@ sys.exit(done.returncode)""",
         ("cpp", "trigraph needs gcc, g++ and gfortran 11 or later; older are"),
     ],
 )
-def test_what_a_build_lacks_is_named(tmp_path, program, expected):
+def test_missing_build_tools_are_named(tmp_path, program, expected):
     stand_in = tmp_path / program
-    stand_in.write_text(f"#!{sys.executable}\n{STANDS_IN[program]}\n")
+    stand_in.write_text(f"#!{sys.executable}\n{FAKE_TOOLS[program]}\n")
     stand_in.chmod(0o755)
     native = tmp_path / "native.ini"
     native.write_text(f"[binaries]\n{program} = '{stand_in}'\n")
@@ -158,27 +161,29 @@ def test_an_archive_is_refused(tmp_path):
 @pytest.mark.slow
 def test_the_wheel_has_every_level(checkout, tmp_path):
     """The wheel works in an empty environment, also at level v2, and lists the licences of bundled libraries."""
-    run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
+    run_clean("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
     with zipfile.ZipFile(wheel) as archive:
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
-        (told,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
-    assert bundled == set(re.findall(r"^\| (lib\w+), ", told, re.MULTILINE))
+        (licence_text,) = (
+            archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md")
+        )
+    assert bundled == set(re.findall(r"^\| (lib\w+), ", licence_text, re.MULTILINE))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel)
-    assert str(tmp_path / "venv") in run(python, "-c", SMOKE, cwd=tmp_path)
-    run(python, "-m", "pip", "install", "--quiet", checks)
+    run_clean(python, "-m", "pip", "install", "--quiet", wheel)
+    assert str(tmp_path / "venv") in run_clean(python, "-c", SMOKE, cwd=tmp_path)
+    run_clean(python, "-m", "pip", "install", "--quiet", checks)
     if platform.machine() == "x86_64":
-        run(python, "-m", "trigraph", "verify", "--backend", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
+        run_clean(python, "-m", "trigraph", "verify", "--backend", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
 
 
 @pytest.mark.slow
 def test_editable_install_works_from_anywhere(checkout, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
+    run_clean(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
     install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation")
-    run(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
+    run_clean(*install, "-Csetup-args=-Dgpu_host=true", "-e", ".", cwd=checkout, path=python.parent)
     for where in (checkout, checkout / "src", tmp_path):
-        assert str(checkout) in run(python, "-c", SMOKE, cwd=where, path=python.parent)
+        assert str(checkout) in run_clean(python, "-c", SMOKE, cwd=where, path=python.parent)

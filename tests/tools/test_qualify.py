@@ -31,13 +31,13 @@ from trigraph.benchmarks.measure import compute_relative_error
 from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.qualify import cases, driver, summary
 from trigraph.benchmarks.qualify import part as qualify_part
-from trigraph.benchmarks.qualify.part import Notes, read
+from trigraph.benchmarks.qualify.part import Notes, read_notes
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
 from trigraph.benchmarks.qualify.stages import bench, checks, models, sanitizer
 from trigraph.benchmarks.qualify.stages import compile as compile_stage
 from trigraph.benchmarks.qualify.stages import torch as torch_stage
 from trigraph.benchmarks.qualify.stages.environment import GATHER
-from trigraph.benchmarks.qualify.workloads import WORKLOADS, convert_indices, sizes_at
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, choose_workload_sizes, convert_indices
 from trigraph.cli import main
 from trigraph.table import OPERATORS
 from trigraph.verification import tolerances
@@ -72,7 +72,7 @@ def _own_lock(monkeypatch, tmp_path):
     monkeypatch.setattr(qualify_part, "LOCK", tmp_path / "lock")
 
 
-def made_up(name, share):
+def make_stage(name, share):
     return driver.Stage(name, share, "qualify_stages")
 
 
@@ -112,9 +112,9 @@ def test_rehearsal(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_ends_early_costs_nobody_else_anything(tmp_path):
+def test_failures_do_not_affect_other_parts(tmp_path):
     begun = time.monotonic()
-    record = driver.qualify(Rehearsal(), tmp_path, 5 + 20, [made_up("ends", 0.6), made_up("refuses", 1.0)])
+    record = driver.qualify(Rehearsal(), tmp_path, 5 + 20, [make_stage("ends", 0.6), make_stage("refuses", 1.0)])
     assert time.monotonic() - begun < 25
     ends, refuses = record["stages"]
     parts = {part["part"]: part for part in ends["parts"]}
@@ -129,10 +129,15 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
     wait_until(lambda: not is_running(parts["hangs"]["lines"][1]["child"]), 10)
     assert (ends["passed"], refuses["passed"]) == (False, False)
     assert json.loads((tmp_path / "record.json").read_text()) == json.loads(json.dumps(record))
-    assert summary.write(tmp_path, record)["verdict"] == "failed"
+    assert summary.write_summary(tmp_path, record)["verdict"] == "failed"
     text = (tmp_path / "summary.md").read_text()
-    for told in ("two is not three", "ends, tool: the tool is not there", "ended by SIGSEGV", "ended with status 3"):
-        assert told in text
+    for expected_text in (
+        "two is not three",
+        "ends, tool: the tool is not there",
+        "ended by SIGSEGV",
+        "ended with status 3",
+    ):
+        assert expected_text in text
     assert "no CUDA device" in text
 
 
@@ -150,7 +155,7 @@ def test_what_ends_early_costs_nobody_else_anything(tmp_path):
 def test_verdict_of_a_stage(status, line_passed, verdict):
     """A part that is cut off by the deadline has neither passed nor failed, unless one of its lines has failed."""
     parts = [{"status": "done", "lines": [{"passed": True}]}, {"status": status, "lines": [{"passed": line_passed}]}]
-    assert driver.passed(parts) is verdict
+    assert driver.judge_parts(parts) is verdict
 
 
 @pytest.mark.parametrize(
@@ -166,13 +171,13 @@ def test_verdict_of_a_stage(status, line_passed, verdict):
         (["crashed"], "done", 1),
     ],
 )
-def test_the_status_tells_what_was_checked(verify, other, status):
+def test_exit_status_of_verdicts(verify, other, status):
     """The verdict is "little was checked" unless every family is verified."""
     stages = {"verify": verify, "bench": [other]}
-    parts = {name: [driver._known("", state, "") for state in states] for name, states in stages.items()}
+    parts = {name: [driver._make_part_record("", state, "") for state in states] for name, states in stages.items()}
     record = {
         "stages": [
-            {"stage": name, "passed": driver.passed(of), "seconds": 1.0, "parts": of} for name, of in parts.items()
+            {"stage": name, "passed": driver.judge_parts(of), "seconds": 1.0, "parts": of} for name, of in parts.items()
         ]
     }
     record |= {"rehearsal": False, "created": "", "seconds": 1.0, "deadline": 1, "kit": ""}
@@ -186,17 +191,17 @@ def test_the_status_tells_what_was_checked(verify, other, status):
 def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path):
     begun, notes, children = time.monotonic(), tmp_path / "parts" / "ends-hangs.jsonl", []
 
-    def press():
+    def send_interrupt():
         while not children:
             time.sleep(0.05)
-            children.extend(line["child"] for line in read(notes) if "child" in line)
+            children.extend(line["child"] for line in read_notes(notes) if "child" in line)
         os.kill(os.getpid(), signal.SIGINT)
 
-    presses = threading.Thread(target=press)
-    presses.start()
+    interrupt_thread = threading.Thread(target=send_interrupt)
+    interrupt_thread.start()
     with pytest.raises(KeyboardInterrupt):
-        driver.qualify(Rehearsal(), tmp_path, 60, [made_up("ends", 1.0)])
-    presses.join()
+        driver.qualify(Rehearsal(), tmp_path, 60, [make_stage("ends", 1.0)])
+    interrupt_thread.join()
     assert time.monotonic() - begun < 30
     wait_until(lambda: not is_running(children[0]), 10)
 
@@ -227,29 +232,29 @@ def test_no_device(tmp_path):
     ran = CliRunner().invoke(main, ["qualify", "--out", str(tmp_path)])
     assert (ran.exit_code, "CuPy is not installed" in ran.output) == (2, True)
     record = driver.qualify(Device(), tmp_path, 60, driver.STAGES[:1])
-    (failed,) = summary.write(tmp_path, record)["stages"][0]["failed"]
+    (failed,) = summary.write_summary(tmp_path, record)["stages"][0]["failed"]
     assert failed.endswith("ended with status 1; ModuleNotFoundError: No module named 'cupy'")
     assert "qualification of a device" in (tmp_path / "summary.md").read_text()
 
 
-def test_notes_are_there_at_every_line(tmp_path):
+def test_notes_are_written_line_by_line(tmp_path):
     notes = Notes(tmp_path / "part.jsonl")
-    assert read(notes.path) == []
+    assert read_notes(notes.path) == []
     notes.add("first", np.bool_(False), value=np.float32(np.nan), deep={"a": [np.int64(3), b"x"]})
     with notes.path.open("a") as stream:
         stream.write('{"name": "cut by a cr')
-    (line,) = read(notes.path)
+    (line,) = read_notes(notes.path)
     assert line == {"name": "first", "passed": False, "note": "", "value": "nan", "deep": {"a": [3, "x"]}}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_workloads_of_a_device(workload):
     """Device workloads run at small sizes on gpu-host, with equal results for int32 and int64 indices."""
-    sizes = sizes_at(Rehearsal(), workload)
+    sizes = choose_workload_sizes(Rehearsal(), workload)
     case = bench.make_case(workload, sizes, bench.DTYPE)
     results = [bench.make_front_door_steps(workload, "gpu-host", c)() for c in (case, convert_indices(case, np.int32))]
     assert compute_relative_error(*results) == 0
-    least = bench._unavoidable(case, sizes_at(Device(), workload))
+    least = bench._least_amounts(case, choose_workload_sizes(Device(), workload))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
     names = {name for name, peer in workload.peers.items() if peer.device}
@@ -258,15 +263,15 @@ def test_workloads_of_a_device(workload):
 
 def test_a_wrong_peer_is_not_timed(tmp_path):
     workload, place = WORKLOADS[0], Rehearsal()
-    case = bench.make_case(workload, sizes_at(place, workload), bench.DTYPE)
+    case = bench.make_case(workload, choose_workload_sizes(place, workload), bench.DTYPE)
     ours = bench.make_front_door_steps(workload, "gpu-host", case)
     good = workload.peers["scipy"]
     spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
     broken = type(good)(lambda case: lambda: 1 / 0, "broken")
     notes = Notes(tmp_path / "part.jsonl")
     for name, peer in (("good", good), ("spoilt", spoilt), ("broken", broken)):
-        bench._beside(place, notes, ("weighted-64", name, "int64"), peer, case, ours, ours(), 40)
-    lines = read(notes.path)
+        bench._time_peer(place, notes, ("weighted-64", name, "int64"), peer, case, ours, ours(), 40)
+    lines = read_notes(notes.path)
     assert [line["passed"] for line in lines] == [None, False, None]
     assert lines[0]["ratio"] > 0
     assert "ZeroDivisionError" in lines[2]["note"]
@@ -286,8 +291,8 @@ def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
     found = {}
     for name in list(contenders)[1:-1]:
         notes = Notes(tmp_path / "notes.jsonl")
-        models.beside("work", name, Rehearsal(), notes)
-        lines = {line["name"]: line for line in read(notes.path)}
+        models.compare_contenders("work", name, Rehearsal(), notes)
+        lines = {line["name"]: line for line in read_notes(notes.path)}
         found[name] = lines.pop(f"work, {name}")
         assert lines["work, trigraph"]["peak_bytes"] >= 0
         assert len(lines["work, trigraph"]["samples"]) == 2
@@ -296,15 +301,19 @@ def test_programs_that_are_wrong_or_fail(tmp_path, monkeypatch):
     assert found["equal-compiled"]["ratio"] > 0
     assert "ZeroDivisionError" in found["pyg-compiled"]["note"]
     with pytest.raises(ZeroDivisionError):
-        models.beside("work", "own", Rehearsal(), notes)
+        models.compare_contenders("work", "own", Rehearsal(), notes)
 
 
-def test_what_is_timed_has_the_device_alone(monkeypatch):
+def test_timing_locks_the_device(monkeypatch):
     monkeypatch.setattr(qualify_part.fcntl, "flock", lambda file, kind: flock(file, kind | qualify_part.fcntl.LOCK_NB))
-    with qualify_part.locked(alone=False), qualify_part.locked(alone=False), pytest.raises(BlockingIOError):
-        qualify_part.locked(alone=True).__enter__()
-    with qualify_part.locked(alone=True), pytest.raises(BlockingIOError):
-        qualify_part.locked(alone=False).__enter__()
+    with (
+        qualify_part.lock_device(exclusive=False),
+        qualify_part.lock_device(exclusive=False),
+        pytest.raises(BlockingIOError),
+    ):
+        qualify_part.lock_device(exclusive=True).__enter__()
+    with qualify_part.lock_device(exclusive=True), pytest.raises(BlockingIOError):
+        qualify_part.lock_device(exclusive=False).__enter__()
 
 
 def test_share_of_the_bound():
@@ -384,7 +393,7 @@ def test_the_gather_that_sets_the_ceiling_compiles():
 
 # The checks that need a device, run with the stand-in for CuPy
 
-NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
+CHECKED_OPERATORS = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 
 
 class Stream(cupy_stand_in.Stream):
@@ -413,7 +422,9 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setattr(
         cupy_stand_in.DeviceContext, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
     )
-    monkeypatch.setattr(checks, "_names", lambda place, names=checks.EVERY_OPERATOR: [n for n in NAMES if n in names])
+    monkeypatch.setattr(
+        checks, "_names", lambda place, names=checks.EVERY_OPERATOR: [n for n in CHECKED_OPERATORS if n in names]
+    )
     return Device()
 
 
@@ -421,7 +432,7 @@ def device(monkeypatch, tmp_path):
 def test_checks(device, check, tmp_path):
     notes = Notes(tmp_path / "notes.json")
     checks.run(check, device, notes)
-    lines = read(notes.path)
+    lines = read_notes(notes.path)
     assert {line["passed"] for line in lines} == {True}, lines
 
 
@@ -433,7 +444,7 @@ def test_checks_of_torch(monkeypatch, check, tmp_path):
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
     notes = Notes(tmp_path / "notes.json")
     torch_stage.run(check, Device(), notes)
-    lines = read(notes.path)
+    lines = read_notes(notes.path)
     assert {line["passed"] for line in lines} == {True}, lines
     assert cupy_stand_in.state.launches > 0
 
@@ -443,42 +454,42 @@ def test_extremes_are_judged_by_the_table():
     field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
     right = np.linspace(1, 2, 32, dtype=np.float32)
     exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy_tolerance(True, 20)
-    assert checks._as_good(field, np.nextafter(right, np.float32(3)), right, exact, most)
-    assert not checks._as_good(field, right * np.float32(1.001), right, exact, most)
-    assert not checks._as_good(field, np.where(right < 1.5, right, np.nan), right, exact, most)
+    assert checks._is_accurate(field, np.nextafter(right, np.float32(3)), right, exact, most)
+    assert not checks._is_accurate(field, right * np.float32(1.001), right, exact, most)
+    assert not checks._is_accurate(field, np.where(right < 1.5, right, np.nan), right, exact, most)
 
 
 def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
     notes = Notes(tmp_path / "notes.json")
     checks.run("capture", device, notes)
-    assert [line["passed"] for line in read(notes.path)] == [False] * len(NAMES)
+    assert [line["passed"] for line in read_notes(notes.path)] == [False] * len(CHECKED_OPERATORS)
 
 
 def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
     """The check of unwritten memory detects a result that a call leaves unwritten."""
-    real = checks.called
+    real = checks.call_operator
 
-    def leaves(op, values, backend, out=None):
+    def compute_all_but_first(op, values, backend, out=None):
         fields = real(op, values, backend, out)
         first = next(iter(fields))
         return {**fields, first: device.xp.empty(fields[first].shape, fields[first].dtype)}
 
-    monkeypatch.setattr(checks, "called", leaves)
+    monkeypatch.setattr(checks, "call_operator", compute_all_but_first)
     notes = Notes(tmp_path / "notes.json")
     checks.run("poisoned", device, notes)
-    assert False in {line["passed"] for line in read(notes.path)}
+    assert False in {line["passed"] for line in read_notes(notes.path)}
 
 
 @pytest.mark.parametrize("family", ["gno", "gat", pytest.param("dimenet", marks=pytest.mark.slow)])
 def test_sanitizer_cases(device, family):
     """The cases of the sanitizer stage run with device arrays and return results on the host."""
-    assert all(type(array) is np.ndarray for array in cases.run(family, device).values())
+    assert all(type(array) is np.ndarray for array in cases.compare_with_judge(family, device).values())
 
 
 def test_local_memory_of_a_kernel_that_is_not_listed_is_noted(tmp_path):
     place, notes = types.SimpleNamespace(architecture=lambda: "sm_90"), Notes(tmp_path / "notes.json")
     usages = {name: {"registers": 32, "local_bytes": 8} for name in ("dimenet_radial<float>", "sum_rows<float>")}
     compile_stage._note_local_memory(place, notes, usages)
-    (line,) = read(notes.path)
+    (line,) = read_notes(notes.path)
     assert line["passed"] is False
     assert line["over"] == [f"sum_rows<float>: {usages['sum_rows<float>']}"]

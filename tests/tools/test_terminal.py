@@ -22,29 +22,29 @@ BAD = Check(
     "gno_kernel_bwd", "mine:f", "float64", "accuracy", HOSTILE, HOSTILE, float("inf"), 8.0,
     note=f"ValueError: {HOSTILE}", trace=f"Traceback (most recent call last):\n{HOSTILE}",
 )  # fmt: skip
-WITHHELD = Check("gno_kernel_bwd", "pyref", "float64", "not offered", HOSTILE, "", 1, 0.0, note=HOSTILE)
+NOT_OFFERED = Check("gno_kernel_bwd", "pyref", "float64", "not offered", HOSTILE, "", 1, 0.0, note=HOSTILE)
 
 
 @pytest.fixture
-def made_up(monkeypatch):
+def invented_checks(monkeypatch):
     """Make `trigraph verify` run one unit that returns fake checks."""
     checks = [GOOD]
 
-    def made():
-        hit = getattr(signal, os.environ.get("HIT", ""), None)
-        if hit:
-            os.kill(os.getpid(), hit)
+    def make_checks():
+        signal_number = getattr(signal, os.environ.get("HIT", ""), None)
+        if signal_number:
+            os.kill(os.getpid(), signal_number)
         return checks
 
     monkeypatch.setattr(
-        run, "plan_run", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.count_checks(checks), made)]
+        run, "plan_run", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.count_checks(checks), make_checks)]
     )
     return checks
 
 
 @pytest.mark.parametrize("charset", ["ascii", "latin-1", "utf-8"])
-def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset):
-    made_up += [BAD, WITHHELD]
+def test_hostile_text_is_escaped(invented_checks, tmp_path, charset):
+    invented_checks += [BAD, NOT_OFFERED]
     folder = tmp_path / os.fsdecode(b"caf\xc3\xa9 \x80 \x1b[31m")
     words = ["verify", "--backend", "pyref", "--jobs", "1", "--report", str(folder)]
     result = CliRunner(charset=charset).invoke(main, words)
@@ -72,7 +72,7 @@ def unwritable(kind):
         stream.flush()  # raises the error here, not at exit
 
 
-def end(words):
+def get_exit_status(words):
     """Run a command and return its exit status."""
     with pytest.raises(SystemExit) as caught:
         main(words, prog_name="trigraph")
@@ -88,12 +88,12 @@ VERIFY = ["verify", "--backend", "pyref", "--jobs", "1"]
     [("disk", "Error: the output cannot be used: No space left on device\n"), ("pipe", "")],
 )
 @pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
-def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, monkeypatch, capsys):
+def test_an_output_that_cannot_be_written(words, kind, line, invented_checks, tmp_path, monkeypatch, capsys):
     """If standard output cannot be written, commands exit with an error, but still write their report."""
     report = ["--report", str(tmp_path)] if words is VERIFY else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        assert end([*words, *report]) == 1
+        assert get_exit_status([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
     assert errors.count("\n") == bool(line) + bool(report)  # with a report, there is one more line
@@ -103,17 +103,17 @@ def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 @pytest.mark.parametrize("kind", ["disk", "pipe"])
 @pytest.mark.parametrize(("words", "status"), [(["no such command"], 2), (VERIFY, 0)])
-def test_errors_that_nobody_can_read_have_their_status(kind, words, status, made_up, tmp_path, monkeypatch):
+def test_unreadable_errors_keep_their_status(kind, words, status, invented_checks, tmp_path, monkeypatch):
     report = ["--report", str(tmp_path)] if status == 0 else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
-        assert end([*words, *report]) == status
+        assert get_exit_status([*words, *report]) == status
     assert (tmp_path / "report.json").is_file() == bool(report)
 
 
 @pytest.mark.usefixtures("unignored_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
+def test_a_signal_is_one_line_and_its_status(number, invented_checks, monkeypatch):
     before = signal.getsignal(number)
     monkeypatch.setenv("HIT", number.name)
     result = CliRunner().invoke(main, VERIFY)
@@ -122,8 +122,8 @@ def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
 
 
 @pytest.mark.usefixtures("unignored_signals")
-def test_an_interrupted_run_shows_what_it_knows(made_up, monkeypatch):
-    made_up += [BAD]
+def test_an_interrupted_run_shows_what_it_knows(invented_checks, monkeypatch):
+    invented_checks += [BAD]
     (unit,), hit = run.plan_run(), units.Unit("hit", 1.0, lambda: 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     monkeypatch.setattr(run, "plan_run", lambda **a: [unit, hit])
     result = CliRunner().invoke(main, VERIFY)
@@ -148,7 +148,7 @@ def test_signals_that_a_shell_ignores_fail_no_test():
     programs.run_command("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *words)
 
 
-def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
+def test_a_signal_that_is_ignored_stays_ignored(invented_checks, monkeypatch):
     """SIGHUP stays ignored if it was ignored before, as under `nohup`."""
     monkeypatch.setenv("HIT", "SIGHUP")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -170,7 +170,7 @@ def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
     ],
     ids=lambda words: " ".join(words)[:50],
 )
-def test_numbers_that_no_command_takes(words):
+def test_invalid_numbers_are_refused(words):
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert f"Invalid value for '{words[-2]}'" in result.stderr

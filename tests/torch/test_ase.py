@@ -18,7 +18,7 @@ import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress, Potential
 
 
-def potential():
+def make_potential():
     torch.manual_seed(1)
     model = DimeNetPlusPlus(
         8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
@@ -28,10 +28,10 @@ def potential():
 
 @pytest.fixture
 def calculator():
-    return trigraph.ase.Calculator(potential())
+    return trigraph.ase.Calculator(make_potential())
 
 
-def crystal():
+def make_crystal():
     atoms = bulk("Cu", cubic=True)
     atoms.symbols[0] = "Au"
     atoms.rattle(0.1, seed=0)
@@ -39,7 +39,7 @@ def crystal():
 
 
 def test_results(calculator):
-    atoms = crystal()
+    atoms = make_crystal()
     atoms.calc = calculator
     results = calculator.model.energy_forces_stress(
         torch.tensor(atoms.numbers), torch.tensor(atoms.positions), cell=torch.tensor(np.array(atoms.cell))
@@ -58,7 +58,7 @@ def test_results(calculator):
 
 def test_energies_of_atoms(calculator):
     """Atomic energies sum to the energy, follow permutations, and are the same in each cell of a supercell."""
-    atoms = crystal()
+    atoms = make_crystal()
     atoms.calc = calculator
     energies = atoms.get_potential_energies()
     rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # rounding errors of sums over edges and channels
@@ -145,7 +145,7 @@ def test_models_without_parameters(buffer):
             self.dtype = pos.dtype
             return EnergyForcesStress(pos.square().sum()[None], -2 * pos, torch.zeros(1, 3, 3))
 
-    springs, atoms = Springs(), crystal()
+    springs, atoms = Springs(), make_crystal()
     atoms.calc = trigraph.ase.Calculator(springs)
     np.testing.assert_allclose(atoms.get_forces(), -2 * atoms.positions, rtol=1e-6)
     assert springs.dtype == (torch.float64 if buffer is not None and buffer.is_floating_point() else torch.float32)
@@ -167,13 +167,13 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
         return search(*args, **kwargs)
 
     monkeypatch.setattr(calculator.model, "neighbors", counted)
-    kept, atoms = trigraph.ase.Calculator(calculator.model, skin=0.6), crystal()
+    skin_calculator, atoms = trigraph.ase.Calculator(calculator.model, skin=0.6), make_crystal()
     rng, changes = np.random.default_rng(0), []
 
     def compare(atoms):
         before = len(searches)
         for name in ("get_potential_energy", "get_forces", "get_stress"):
-            atoms.calc = kept
+            atoms.calc = skin_calculator
             value = getattr(atoms, name)()
             atoms.calc = trigraph.ase.Calculator(calculator.model)
             expected = getattr(atoms, name)()
@@ -211,39 +211,39 @@ class Springs(Potential):
         return neighbors.into_atoms((1 + self.training) * self.stiffness * stretched.clamp(min=0).square())
 
 
-def new_model(calculator):
+def replace_model(calculator):
     calculator.model = Springs(2.0)
 
 
-def closer(calculator):
+def reduce_cutoff(calculator):
     """Reduce the cutoff, so that the neighbours of the first call (cutoff 3.2) still suffice."""
     calculator.model.cutoff = 2.7
 
 
-def farther(calculator):
+def increase_cutoff(calculator):
     calculator.model.cutoff = 4.0
 
 
-def nearest(calculator):
+def limit_neighbors(calculator):
     calculator.skin, calculator.model.max_num_neighbors = 0.0, 3
 
 
-def single(calculator):
+def use_float32(calculator):
     calculator.model.float()
 
 
-def wider(calculator):
+def increase_skin(calculator):
     calculator.skin = 2.0
 
 
-def mode(calculator):
+def set_eval_mode(calculator):
     calculator.model.eval()
 
 
-def weights(calculator):
+def change_weights(calculator):
     with torch.no_grad():
         calculator.model.stiffness += 1
-    reset(calculator)
+    reset_calculator(calculator)
 
 
 def search(calculator):
@@ -251,37 +251,50 @@ def search(calculator):
     model.neighbors = lambda pos, batch=None, cell=None, pbc=None, skin=0.0: Potential.neighbors(
         model, pos, batch, cell, False, skin
     )
-    reset(calculator)
+    reset_calculator(calculator)
 
 
-def reset(calculator):
+def reset_calculator(calculator):
     atoms = calculator.atoms
     calculator.reset()
     calculator.atoms = atoms  # so that the next call may omit the atoms
 
 
-@pytest.mark.parametrize("change", [new_model, closer, farther, nearest, single, wider, mode, weights, search])
+@pytest.mark.parametrize(
+    "change",
+    [
+        replace_model,
+        reduce_cutoff,
+        increase_cutoff,
+        limit_neighbors,
+        use_float32,
+        increase_skin,
+        set_eval_mode,
+        change_weights,
+        search,
+    ],
+)
 def test_what_changes_between_calls(change):
     """After any change of the model or settings, results agree with a new calculator, even if atoms move."""
-    for skin, of_last in itertools.product((0.0, 0.2), (True, False)):
-        atoms = crystal()
-        kept = trigraph.ase.Calculator(Springs(), skin=skin)
-        kept.get_potential_energy(atoms)
-        change(kept)
+    for skin, omit_atoms in itertools.product((0.0, 0.2), (True, False)):
+        atoms = make_crystal()
+        skin_calculator = trigraph.ase.Calculator(Springs(), skin=skin)
+        skin_calculator.get_potential_energy(atoms)
+        change(skin_calculator)
         names = ("get_potential_energy", "get_potential_energies", "get_forces", "get_stress")
         for move in (0.0, 0.9):
             atoms.positions[1, 0] += move
-            new, last = trigraph.ase.Calculator(kept.model), [] if of_last and not move else [atoms]
-            assert kept.calculation_required(atoms, ["energy"])
+            new, last = trigraph.ase.Calculator(skin_calculator.model), [] if omit_atoms and not move else [atoms]
+            assert skin_calculator.calculation_required(atoms, ["energy"])
             for name in names:
-                value, expected = getattr(kept, name)(*last), getattr(new, name)(atoms)
-                rounding = 2**8 * torch.finfo(kept.model.stiffness.dtype).eps
+                value, expected = getattr(skin_calculator, name)(*last), getattr(new, name)(atoms)
+                rounding = 2**8 * torch.finfo(skin_calculator.model.stiffness.dtype).eps
                 assert np.abs(value - expected).max() <= rounding * np.abs(expected).max()
-            assert not kept.calculation_required(atoms, ["energy"])
+            assert not skin_calculator.calculation_required(atoms, ["energy"])
 
 
 def test_a_call_that_fails_leaves_no_results(calculator):
-    atoms, many = crystal(), crystal()
+    atoms, many = make_crystal(), make_crystal()
     many.positions[0, 0] += 2**60
     calculator.get_potential_energy(atoms)
     for call in (calculator.calculate, calculator.get_potential_energy):
@@ -291,7 +304,7 @@ def test_a_call_that_fails_leaves_no_results(calculator):
 
 def test_tensors_are_where_the_model_is(calculator):
     """Tensors are created on the model's device, whatever torch's default device is."""
-    atoms = crystal()
+    atoms = make_crystal()
     expected = calculator.get_forces(atoms)
     torch.set_default_device("meta")
     try:

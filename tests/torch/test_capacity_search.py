@@ -11,7 +11,7 @@ from ase.build import bulk
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
 from neighbor_cases import CUTOFF, draw_batch
-from test_torch_captured import Springs, check_graphs, crystal, molecules, potential
+from test_torch_captured import Springs, check_graphs, make_crystal, make_molecules, make_potential
 
 import trigraph.ase
 from trigraph.torch import Capacity, compile_potential
@@ -19,7 +19,7 @@ from trigraph.torch.potentials.capacity_search import CapacitySearch
 from trigraph.torch.potentials.padding import Padding
 
 
-def memory(padding):
+def dump_padding(padding):
     """Return the bytes of every array in a padding that potentials use."""
     neighbors = padding.neighbors
     graphs = (neighbors.ends, neighbors.into, neighbors.members, neighbors.sources)
@@ -28,7 +28,7 @@ def memory(padding):
     return [a.tobytes() for a in (*arrays, *(t.numpy() for t in tensors))]
 
 
-def test_bits_of_the_host():
+def test_search_fills_padding_like_the_host():
     """A search fills a padding, including its ghost atoms, with the same bytes as neighbours found on the CPU."""
     model = Springs()
     model.cutoff = CUTOFF
@@ -42,16 +42,16 @@ def test_bits_of_the_host():
         capacity = Capacity(needed.atoms + seed % 5, max(needed.edges, 1) + extra, len(cells) + seed % 2, needed.degree)
         padding = Padding(capacity, pos, True, (torch.int32, torch.int64)[seed % 4 // 2])
         padding.fill(z, pos, cells, neighbors, CUTOFF)
-        expected = memory(padding)
+        expected = dump_padding(padding)
         search = CapacitySearch(padding, CUTOFF, None)
-        search.follow(flags.numpy())
+        search.record_checked(flags.numpy())
         for name, array in padding.edges.items():
             array.fill_(7 if "offsets" in name else 0)
         padding.shifts.fill_(7)
         assert search.load(z, pos, of_atom, cells, flags)
         refused, total = search.search()[0].tolist()
         assert (refused, total) == (0, needed.edges)
-        assert memory(padding) == expected
+        assert dump_padding(padding) == expected
         if total > 1 and seed % 4 == 2:  # the edges do not fit, so only ghost atoms remain
             padding.capacity = capacity._replace(edges=total - 1)
             assert search.load(z, pos, of_atom, cells, flags)
@@ -62,7 +62,7 @@ def test_bits_of_the_host():
 
 
 @pytest.fixture
-def searched(monkeypatch):
+def host_searches(monkeypatch):
     """Return the captured graphs, and a list to which each search on the host adds its number of atoms."""
     graphs, calls, search = graph_stand_in.install_cuda_graphs(monkeypatch), [], Springs.neighbors
 
@@ -74,7 +74,7 @@ def searched(monkeypatch):
     return graphs, calls
 
 
-def same(captured, model, *arguments, **keywords):
+def check_same_results(captured, model, *arguments, **keywords):
     """Assert that a captured potential agrees with the model; return the captured potential's results."""
     got, expected = (one.energy_forces_stress(*arguments, **keywords) for one in (captured, model))
     for a, b in zip(got, expected, strict=True):
@@ -86,23 +86,23 @@ def same(captured, model, *arguments, **keywords):
     return got
 
 
-def test_steps_of_the_same_atoms(searched):
+def test_steps_of_the_same_atoms(host_searches):
     """The host searches in the first two calls, and when the graph cannot; all results are correct."""
-    _, calls = searched
-    model, (z, pos, cell) = potential(), crystal()
-    captured, exact = compile_potential(model, capture=True), potential()
+    _, calls = host_searches
+    model, (z, pos, cell) = make_potential(), make_crystal()
+    captured, exact = compile_potential(model, capture=True), make_potential()
     for step in range(8):
         pos = pos + 0.02 * torch.randn_like(pos)
         cell = cell * (1 + 0.001 * step)
         given = compile_potential(model, capture=True, capacity=captured.capacities or None)
-        got = same(captured, exact, z, pos, None, cell)
+        got = check_same_results(captured, exact, z, pos, None, cell)
         for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
             assert step == 0 or torch.equal(a, b)
     assert calls.count(len(z)) == 2 + 8 + 8  # 2 by `captured`, 8 by `exact`, 8 by new potentials
     assert len(captured.capacities) == 1
     calls.clear()
 
-    def count(*arguments, **keywords):
+    def count_host_searches(*arguments, **keywords):
         before = len(calls)
         got = captured.energy_forces_stress(*arguments, **keywords)
         found = len(calls) - before
@@ -111,52 +111,56 @@ def test_steps_of_the_same_atoms(searched):
         return found
 
     flags = torch.tensor([True, True, False])
-    assert count(z, pos, cell=cell) == 0
-    assert count(z, pos, torch.zeros_like(z), cell[None], True) == 0
-    assert count(z, pos, cell=cell, pbc=torch.tensor(True)) == 0
+    assert count_host_searches(z, pos, cell=cell) == 0
+    assert count_host_searches(z, pos, torch.zeros_like(z), cell[None], True) == 0
+    assert count_host_searches(z, pos, cell=cell, pbc=torch.tensor(True)) == 0
     # Repeat with permuted atoms and other periodic directions, passed as a tensor, as a list, or by default.
     for other in ({"pbc": flags}, {"pbc": flags.tolist()}, {}):
-        assert [count(z.roll(1), pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
-        assert [count(z, pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
+        assert [count_host_searches(z.roll(1), pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
+        assert [count_host_searches(z, pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
     before = captured.capacities[-1]
     tight = 0.6 * cell  # more edges than fit in the capacity
-    assert [count(z, 0.6 * pos, cell=tight) for _ in range(3)] == [1, 0, 0]
+    assert [count_host_searches(z, 0.6 * pos, cell=tight) for _ in range(3)] == [1, 0, 0]
     assert captured.capacities[-1].edges > before.edges
-    assert [count(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [0, 1, 0]  # selects a smaller capacity
+    assert [count_host_searches(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [
+        0,
+        1,
+        0,
+    ]  # selects a smaller capacity
     assert captured.capacities[-1] == before
     # After a change of the model, the host searches again.
     model.cutoff = exact.cutoff = 3.1
-    assert [count(z, pos, cell=cell) for _ in range(3)] == [1, 0, 0]
+    assert [count_host_searches(z, pos, cell=cell) for _ in range(3)] == [1, 0, 0]
     with expect_error("ValueError: EdgeGraph: positions[3] is ..."):
         captured.energy_forces_stress(z, torch.where(torch.arange(len(z))[:, None] == 3, torch.nan, pos), cell=cell)
     together = pos.clone()
     together[1] = pos[0] + cell[0]
     with expect_error("ValueError: ..."):
         captured.energy_forces_stress(z, together, cell=cell)
-    assert count(z, pos, cell=cell) == 0
+    assert count_host_searches(z, pos, cell=cell) == 0
 
 
-def test_batches(searched):
+def test_batches(host_searches):
     """Results are correct for structures without cells, and if atoms are reassigned to other structures."""
-    _, calls = searched
+    _, calls = host_searches
     model = Springs()
     captured = compile_potential(model, capture=True)
-    z, pos, batch = molecules("C6H6", "H2O", "CH4")
+    z, pos, batch = make_molecules("C6H6", "H2O", "CH4")
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     for several in (batch, batch[order], batch):
         for step in range(4):
             calls.clear()
-            same(captured, model, z, pos, several)
+            check_same_results(captured, model, z, pos, several)
             assert len(calls) == 1 + (step < 2)
             pos = pos + 0.01 * torch.randn_like(pos)
     model.max_num_neighbors = 4
     for _ in range(4):
-        same(captured, model, z, pos, batch)
+        check_same_results(captured, model, z, pos, batch)
 
 
-def test_refused_results_are_nan(searched):
+def test_refused_results_are_nan(host_searches):
     """If edges exceed the capacity, replayed results are NaN until the host has searched."""
-    model, (z, pos, cell) = potential(), crystal()
+    model, (z, pos, cell) = make_potential(), make_crystal()
     captured = compile_potential(model, capture=True)
     for _ in range(4):
         captured.energy_forces_stress(z, pos, cell=cell)
@@ -167,13 +171,13 @@ def test_refused_results_are_nan(searched):
     results = replay()
     assert padding.search.end()[0]
     assert all(bool(t.isnan().all()) for t in results)
-    same(captured, model, z, pos, None, cell)
+    check_same_results(captured, model, z, pos, None, cell)
 
 
-@pytest.mark.usefixtures("searched")
+@pytest.mark.usefixtures("host_searches")
 def test_dynamics_of_ase():
     """Captured dynamics with a calculator without a skin agree with eager dynamics."""
-    model, positions = potential(), []
+    model, positions = make_potential(), []
     for options in ({}, {"capture": True}):
         atoms = bulk("Cu", cubic=True)
         atoms.rattle(0.1, seed=0)
@@ -181,12 +185,12 @@ def test_dynamics_of_ase():
         VelocityVerlet(atoms, 1 * units.fs).run(6)
         positions.append(atoms.positions)
     assert np.abs(positions[0] - positions[1]).max() < 1e-10
-    assert atoms.calc.model._followed is not None
+    assert atoms.calc.model._search_padding is not None
 
 
 def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
     """A search never makes the host wait, and finds the same neighbours as on the CPU."""
-    model, (z, pos, cell) = Springs(), crystal(torch.float32)
+    model, (z, pos, cell) = Springs(), make_crystal(torch.float32)
     neighbors, flags = model.neighbors(pos, cell=cell), np.ones((1, 3), bool)
     graph_stand_in.install_cuda_graphs(monkeypatch)
     torch_stand_in.install_torch_and_cupy(monkeypatch, tmp_path)
@@ -194,7 +198,7 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path):
     padding.fill(z, pos, cell[None], neighbors, model.cutoff)
     expected = [t.clone() for t in padding.edges.values()]
     search = CapacitySearch(padding, model.cutoff, None)
-    search.follow(flags)
+    search.record_checked(flags)
     assert search.load(z, pos, None, cell, None)
     search.search()
     for array in padding.edges.values():

@@ -19,10 +19,10 @@ from trigraph.torch.layers import gemnet  # noqa: E402
 MOLECULE = blocks.draw_molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
 ORIGINALS = {"fairchem": FAIRCHEM, "mattergen": MATTERGEN}
 NUMBER_REPLACED = {"fairchem": 11, "mattergen": 1}
-both = pytest.mark.parametrize("name", ORIGINALS)
+both_originals = pytest.mark.parametrize("name", ORIGINALS)
 
 
-def block(name, dtype="float64"):
+def make_block(name, dtype="float64"):
     """Return a small block with its basis layers; skip the test if the wheel is missing."""
     try:
         ORIGINALS[name].root()
@@ -35,24 +35,24 @@ def draw_inputs(model, structure=MOLECULE, dtype="float64"):
     return blocks.draw_inputs(model.rows(structure), dtype), blocks.convert_to_tensors(structure.index_lists())
 
 
-def leaves(model, x):
+def list_differentiable(model, x):
     return {**x, **{n: p for n, p in model.named_parameters() if p.requires_grad}}
 
 
-def results(model, x, lists, seeds=None):
+def compute_results(model, x, lists, seeds=None):
     """Return a block's outputs, and the gradients of all inputs and parameters for the output cotangents `seeds`."""
     outputs = dict(zip(("h", "m"), model(x, lists), strict=True))
     if seeds is None:
         generator = torch.Generator().manual_seed(1)
         seeds = {n: torch.randn(o.shape, generator=generator, dtype=o.dtype) for n, o in outputs.items()}
-    wanted = leaves(model, x)
+    wanted = list_differentiable(model, x)
     gradients = torch.autograd.grad(list(outputs.values()), list(wanted.values()), [seeds[n] for n in outputs])
     return {n: o.detach() for n, o in outputs.items()} | {
         f"gradient of {n}": g for n, g in zip(wanted, gradients, strict=True)
     }
 
 
-def tolerance(model, structure=MOLECULE):
+def estimate_tolerance(model, structure=MOLECULE):
     """Return the allowed relative difference of two results in the norm, in machine epsilons.
 
     Original and converted blocks add the same terms in different orders. A sum of n terms has an error of about sqrt(n)
@@ -83,7 +83,7 @@ def second_derivatives(model, x, lists):
     """Return gradients of a function of gradients, as in training on forces."""
     h, m = model(x, lists)
     first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
-    wanted = leaves(model, x)
+    wanted = list_differentiable(model, x)
     return dict(zip(wanted, torch.autograd.grad(sum(g.square().sum() for g in first), wanted.values()), strict=True))
 
 
@@ -91,33 +91,33 @@ def second_derivatives(model, x, lists):
 @pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
 def test_same_results(name, padded, dtype):
     """Outputs, gradients and, in float64, second derivatives are the same before and after `convert`."""
-    model = block(name, dtype)
+    model = make_block(name, dtype)
     x, lists = draw_inputs(model, dtype=dtype)
     # Second derivatives have larger errors: they use twice as many layers, and squares of gradients.
-    works = [(results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
+    works = [(compute_results, 1)] + [(second_derivatives, 2)] * (dtype == "float64")
     expected = [work(model, x, lists) for work, _ in works]
     assert all(value.norm() > 0 for value in expected[0].values())
     assert len(convert(model).replaced) == NUMBER_REPLACED[name]
     if not padded:
         use_lists(model)
     for (work, factor), right in zip(works, expected, strict=True):
-        assert_close(work(model, x, lists), right, factor * tolerance(model))
+        assert_close(work(model, x, lists), right, factor * estimate_tolerance(model))
 
 
 @pytest.mark.filterwarnings("ignore:Zero graph edges")
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize(("num_atoms", "pairs"), [(3, np.zeros((2, 0), np.int64)), (4, np.array([[0, 2], [1, 3]]))])
-@both
+@both_originals
 def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     """A converted block accepts structures without edges or triplets, which the original supports only in batches."""
-    model = block(name)
+    model = make_block(name)
     alone = blocks.NeighborStructure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
     beside = MOLECULE + alone
     x, lists = draw_inputs(model, beside)
     own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
     generator = torch.Generator().manual_seed(1)
     seeds = {n: torch.randn(x[n].shape, generator=generator, dtype=torch.float64) * own[n][:, None] for n in ("h", "m")}
-    expected = results(model, x, lists, seeds)
+    expected = compute_results(model, x, lists, seeds)
     for n, rows in own.items():
         expected[f"gradient of {n}"] = expected[f"gradient of {n}"][rows]
     expected |= {n: expected[n][own[n]] for n in ("h", "m")}
@@ -127,10 +127,10 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     convert(model)
     if not padded:
         use_lists(model)
-    assert_close(results(model, x, lists, seeds), expected, tolerance(model, beside))
+    assert_close(compute_results(model, x, lists, seeds), expected, estimate_tolerance(model, beside))
 
 
-def left(model, path, reason):
+def convert_and_find_left(model, path, reason):
     """Convert a model, assert that one layer is left unchanged, and return the conversion."""
     kind = type(model.get_submodule(path))
     conversion = convert(model)
@@ -149,29 +149,29 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("name", "path"), PATHS)
-def test_what_may_compute_something_else_is_left(name, path):
+def test_changed_layers_are_left(name, path):
     """Subclasses and layers with a replaced forward are left unchanged; the other layers are converted."""
-    model = block(name)
+    model = make_block(name)
     x, lists = draw_inputs(model)
-    expected = results(model, x, lists)
+    expected = compute_results(model, x, lists)
     layer = model.get_submodule(path)
     original = type(layer)
     layer.__class__ = type("Mine", (original,), {})
-    assert len(left(model, path, f"derived from {original.__name__} and may change its methods").replaced) == (
-        NUMBER_REPLACED[name] - 1
-    )
-    assert_close(results(model, x, lists), expected, tolerance(model))
+    assert len(
+        convert_and_find_left(model, path, f"derived from {original.__name__} and may change its methods").replaced
+    ) == (NUMBER_REPLACED[name] - 1)
+    assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
 
-    model = block(name)
+    model = make_block(name)
     layer, calls = model.get_submodule(path), []
     forward = layer.forward
     layer.forward = lambda *args, **kwargs: calls.append(path) or forward(*args, **kwargs)
-    left(model, path, "its forward is replaced")
-    assert_close(results(model, x, lists), expected, tolerance(model))
+    convert_and_find_left(model, path, "its forward is replaced")
+    assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
     assert calls == [path]
 
 
-ODD = [
+ODD_WEIGHTS = [
     ("fairchem", "mlp_cbf_tint", "weight", (6, 12), r"weight has shape \(6, 12\), which differs from fairchem"),
     ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.weight", (7, 21), r"\(7, 21\); expected \(7, 20\)"),
     ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.bias", (7,), "and no bias"),
@@ -180,42 +180,58 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "path", "parameter", "shape", "reason"), ODD)
+@pytest.mark.parametrize(("name", "path", "parameter", "shape", "reason"), ODD_WEIGHTS)
 def test_odd_weights_are_left(name, path, parameter, shape, reason):
-    model = block(name)
+    model = make_block(name)
     *inner, last = f"{path}.{parameter}".split(".")
     setattr(model.get_submodule(".".join(inner)), last, torch.nn.Parameter(torch.zeros(shape)))
-    left(model, path, reason)
+    convert_and_find_left(model, path, reason)
 
 
 @pytest.mark.parametrize("path", ["block.trip_interaction.mlp_cbf", "block.atom_interaction"])
 def test_layers_of_unknown_state_are_left(path):
     """Layers with hooks, an activation or an adapter that the conversion would bypass are left unchanged."""
 
-    def changed(change):
-        model = block("fairchem")
+    def make_changed_block(change):
+        model = make_block("fairchem")
         change(model.get_submodule(path))
         return model
 
-    left(changed(lambda m: m.bilinear.linear.register_forward_hook(print)), path, "its bilinear.linear has hooks")
-    left(changed(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())), path, "its bilinear._activation is a")
-    left(changed(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))), path, "expected the Dense of fair")
-    left(changed(lambda m: m.bilinear.half()), path, "dtype torch.float16; expected all of torch.float32 or of torch")
+    convert_and_find_left(
+        make_changed_block(lambda m: m.bilinear.linear.register_forward_hook(print)),
+        path,
+        "its bilinear.linear has hooks",
+    )
+    convert_and_find_left(
+        make_changed_block(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())),
+        path,
+        "its bilinear._activation is a",
+    )
+    convert_and_find_left(
+        make_changed_block(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))),
+        path,
+        "expected the Dense of fair",
+    )
+    convert_and_find_left(
+        make_changed_block(lambda m: m.bilinear.half()),
+        path,
+        "dtype torch.float16; expected all of torch.float32 or of torch",
+    )
     if path == "block.atom_interaction":
-        model = changed(lambda m: m.up_projection.register_forward_hook(lambda module, args, out: None))
+        model = make_changed_block(lambda m: m.up_projection.register_forward_hook(lambda module, args, out: None))
         assert convert(model).left == []
 
 
-def older(folder):
+def load_older_layer(folder):
     """Return the bilinear layer of fairchem's older GemNets."""
-    block("fairchem")  # skips the test if the wheel is missing
+    make_block("fairchem")  # skips the test if the wheel is missing
     packages = [*PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
     (module,) = load_modules(FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
     return module.EfficientInteractionBilinear(8, 4, 9).double()
 
 
 def test_the_layer_of_gemnet_dt():
-    layer, triplets = older("gemnet"), MOLECULE.index_lists()["e2e"]
+    layer, triplets = load_older_layer("gemnet"), MOLECULE.index_lists()["e2e"]
     edges = MOLECULE.edges("main").shape[1]
     index = blocks.convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
     generator = torch.Generator().manual_seed(0)
@@ -233,8 +249,10 @@ def test_the_layer_of_gemnet_dt():
 
 def test_the_layer_of_another_forward_is_left():
     """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
-    model = torch.nn.Sequential(older("gemnet_gp"))
-    left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
+    model = torch.nn.Sequential(load_older_layer("gemnet_gp"))
+    convert_and_find_left(
+        model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_"
+    )
 
 
 BAD = [
@@ -246,7 +264,7 @@ BAD = [
 
 @pytest.mark.parametrize(("changes", "text"), BAD)
 def test_bad_pairs(changes, text):
-    layer = block("fairchem").block.atom_interaction
+    layer = make_block("fairchem").block.atom_interaction
     arguments = {
         "h": torch.ones(2, 10).double(),
         "rad_basis": torch.ones(2, 2, 1).double(),

@@ -21,7 +21,7 @@ ROUNDINGS = 20  # neuralop and trigraph add the same terms (at most 20 per node)
 
 
 @pytest.fixture
-def theirs(monkeypatch):
+def neuralop_modules(monkeypatch):
     """Load neuraloperator's modules where `install` finds them, without parent packages, which import wandb."""
     try:
         modules = load_modules(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
@@ -33,7 +33,7 @@ def theirs(monkeypatch):
     torch.set_default_dtype(torch.float32)  # neuralop's sums have the default dtype, so tests change it
 
 
-def drawn(*shape, dtype=torch.float64, seed=0):
+def draw_tensor(*shape, dtype=torch.float64, seed=0):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
@@ -46,13 +46,13 @@ def assert_same(got, expected, roundings=ROUNDINGS):
             torch.testing.assert_close(a, b, rtol=0, atol=float(error))
 
 
-def derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
+def compute_derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
     """Return a layer's result, its gradients and second derivatives; query 3 has no neighbours."""
-    y, x = drawn(POINTS, 3, dtype=dtype), drawn(QUERIES, 3, dtype=dtype, seed=1)
+    y, x = draw_tensor(POINTS, 3, dtype=dtype), draw_tensor(QUERIES, 3, dtype=dtype, seed=1)
     x[3] = 9.0
     near = theirs.neighbor_search.NeighborSearch(use_open3d=False)(y, x, 0.5)
-    f_y = None if functions is None else drawn(*functions, POINTS, CHANNELS, dtype=dtype, seed=2)
-    weights = drawn(len(near["neighbors_index"]), dtype=dtype, seed=3) if functions == (3,) else None
+    f_y = None if functions is None else draw_tensor(*functions, POINTS, CHANNELS, dtype=dtype, seed=2)
+    weights = draw_tensor(len(near["neighbors_index"]), dtype=dtype, seed=3) if functions == (3,) else None
     width = 6 + (CHANNELS if f_y is not None and transform.startswith("nonlinear") else 0)
     torch.manual_seed(0)
     layer = theirs.integral_transform.IntegralTransform(
@@ -61,22 +61,26 @@ def derivatives(theirs, transform, functions, dtype, reduction, default=torch.fl
     inputs = [*(t.requires_grad_() for t in (y, x, f_y, weights) if t is not None), *layer.parameters()]
     torch.set_default_dtype(default)
     value = layer(y, near, x=x, f_y=f_y, weights=weights)
-    seed = drawn(*value.shape, dtype=dtype, seed=4)
+    seed = draw_tensor(*value.shape, dtype=dtype, seed=4)
     first = torch.autograd.grad((value.square() * seed).sum(), inputs, create_graph=True, allow_unused=True)
-    total = sum((g * drawn(*g.shape, dtype=dtype, seed=5)).sum() for g in first if g is not None)
+    total = sum((g * draw_tensor(*g.shape, dtype=dtype, seed=5)).sum() for g in first if g is not None)
     return [value, *first, *torch.autograd.grad(total, inputs, allow_unused=True)]
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("transform", "functions"), [*itertools.product(TRANSFORMS, (None, (), (2,), (3,)))])
-def test_before_and_after(theirs, transform, functions, dtype, reduction):
-    expected = derivatives(theirs, transform, functions, dtype, reduction, default=dtype)
+def test_before_and_after(neuralop_modules, transform, functions, dtype, reduction):
+    expected = compute_derivatives(neuralop_modules, transform, functions, dtype, reduction, default=dtype)
     torch.set_default_dtype(torch.float32)
     neuralop.install()
     neuralop.install()
-    assert theirs.integral_transform.segment_csr is theirs.segment_csr.segment_csr is neuralop.segment_csr
-    got = derivatives(theirs, transform, functions, dtype, reduction)
+    assert (
+        neuralop_modules.integral_transform.segment_csr
+        is neuralop_modules.segment_csr.segment_csr
+        is neuralop.segment_csr
+    )
+    got = compute_derivatives(neuralop_modules, transform, functions, dtype, reduction)
     assert (got[0][..., 3, :] == 0).all()
     assert all(float(t.detach().abs().max()) > 0 for t in got[:3] if t is not None)
     assert_same(got, expected)
@@ -88,7 +92,7 @@ def test_before_and_after(theirs, transform, functions, dtype, reduction):
 def test_sums(splits, index, reduction):
     """Sums and derivatives are correct, even if the splits skip rows or differ between batch entries."""
     indptr = torch.tensor(splits, dtype=index)
-    src = drawn(*indptr.shape[:-1], 18, 4)[..., ::2, 1:].requires_grad_()
+    src = draw_tensor(*indptr.shape[:-1], 18, 4)[..., ::2, 1:].requires_grad_()
     pairs = zip(src, indptr, strict=True) if indptr.dim() == 2 else [(src, indptr)]
     runs = [s[a:b] for s, p in pairs for a, b in itertools.pairwise(p.tolist())]
     expected = [r.sum(0) / (max(len(r), 1) if reduction == "mean" else 1) for r in runs]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from expect_error import expect_error
 from pyg_dimenet import SIZES, TOLERANCE, patch_pyg_dimenet
-from test_torch_nn import close as layers_close
+from test_torch_nn import assert_close as layers_close
 from torch.ao.nn.quantized import dynamic
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 from torch.nn.utils.prune import random_unstructured
@@ -26,11 +26,13 @@ from trigraph.torch import pyg as both  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about sparse matrices
 
-close = functools.partial(layers_close, eps=64 * 2**-53)  # sums of about ten terms of order 1 in different orders
+assert_close = functools.partial(
+    layers_close, eps=64 * 2**-53
+)  # sums of about ten terms of order 1 in different orders
 
 
 @pytest.fixture(autouse=True)
-def numbers():
+def seed_and_float64():
     """Use the same random numbers in each test, in float64."""
     torch.manual_seed(3)
     torch.set_default_dtype(torch.float64)
@@ -38,7 +40,7 @@ def numbers():
     torch.set_default_dtype(torch.float32)
 
 
-def layers(*args, **kwargs):
+def make_layers(*args, **kwargs):
     """Return PyG's layer and three trigraph layers with its parameters: a plain, a derived and a converted one."""
     theirs = pyg.GATConv(*args, **kwargs)
     ours, subclass = nn.GATConv(*args, **kwargs), both.GATConv(*args, **kwargs)
@@ -49,9 +51,9 @@ def layers(*args, **kwargs):
     return theirs, (ours, subclass, converted)
 
 
-SMALL = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
+BIPARTITE_EDGES = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
 # A matrix with self-loops, which GATConv replaces, and with empty rows and columns.
-LOOPS = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 1, 0, 2, 2, 2]])
+LOOP_EDGES = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 1, 0, 2, 2, 2]])
 MATRICES = {
     "coo": to_torch_coo_tensor,
     "csr": to_torch_csr_tensor,
@@ -62,14 +64,14 @@ MATRICES = {
 def test_two_kinds_of_nodes():
     """Results for bipartite graphs agree with PyG: with `size`, without destination features, as sparse matrices."""
     x = torch.randn(4, 8), torch.randn(2, 16)
-    theirs, ours = layers((8, 16), 32, heads=2, residual=True)
-    matrix = to_torch_csc_tensor(SMALL, size=(4, 2)).t()
+    theirs, ours = make_layers((8, 16), 32, heads=2, residual=True)
+    matrix = to_torch_csc_tensor(BIPARTITE_EDGES, size=(4, 2)).t()
     for conv in ours:
         assert str(conv) == "GATConv((8, 16), 32, heads=2)"
         for features in (x, (x[0], None)):
-            close(conv(features, SMALL, size=(4, 2)), theirs(features, SMALL, size=(4, 2)))
-            close(conv(features, matrix), theirs(features, matrix))
-        close(conv(x, SMALL), theirs(x, SMALL))
+            assert_close(conv(features, BIPARTITE_EDGES, size=(4, 2)), theirs(features, BIPARTITE_EDGES, size=(4, 2)))
+            assert_close(conv(features, matrix), theirs(features, matrix))
+        assert_close(conv(x, BIPARTITE_EDGES), theirs(x, BIPARTITE_EDGES))
 
 
 @pytest.mark.parametrize("loops", [False, True])
@@ -77,38 +79,38 @@ def test_two_kinds_of_nodes():
 def test_a_matrix_is_its_edges(layout, loops):
     """Sparse matrices agree with edge lists; their values are edge features, and attention has the same layout."""
     x, features = torch.randn(4, 8), torch.randn(6, 3)
-    theirs, ours = layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
-    order = (LOOPS[1] * 4 + LOOPS[0]).argsort()
-    matrix = MATRICES[layout](LOOPS.flip(0)[:, order], features[order], size=(4, 4))
-    expected, (edges, weights) = theirs(x, LOOPS, features, return_attention_weights=True)
+    theirs, ours = make_layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
+    order = (LOOP_EDGES[1] * 4 + LOOP_EDGES[0]).argsort()
+    matrix = MATRICES[layout](LOOP_EDGES.flip(0)[:, order], features[order], size=(4, 4))
+    expected, (edges, weights) = theirs(x, LOOP_EDGES, features, return_attention_weights=True)
     dense = torch.zeros(4, 4, 2).index_put((edges[1], edges[0]), weights)
     for conv in ours:
-        close(conv(x, matrix), expected)
+        assert_close(conv(x, matrix), expected)
         out, (sparse, values) = conv(x, matrix, return_attention_weights=True)
-        close(out, expected)
+        assert_close(out, expected)
         assert sparse.layout is matrix.layout
         assert torch.equal(sparse.values(), values)
-        close(sparse.to_sparse_coo().to_dense(), dense)
+        assert_close(sparse.to_sparse_coo().to_dense(), dense)
     if layout != "csc":  # PyG does not add self-loops to CSC matrices
-        close(theirs(x, matrix), expected)
+        assert_close(theirs(x, matrix), expected)
 
 
 def test_containers_of_pyg():
     """Results agree with PyG for Data, Batch, sorted EdgeIndex, Sequential, and sampled bipartite layers."""
-    theirs, ours = layers(8, 4, heads=2)
-    data = [Data(x=torch.randn(4, 8), edge_index=LOOPS), Data(x=torch.randn(5, 8), edge_index=SMALL)]
+    theirs, ours = make_layers(8, 4, heads=2)
+    data = [Data(x=torch.randn(4, 8), edge_index=LOOP_EDGES), Data(x=torch.randn(5, 8), edge_index=BIPARTITE_EDGES)]
     batch = Batch.from_data_list(data)
-    order = LOOPS[1].argsort(stable=True)
-    sorted_edges = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
+    order = LOOP_EDGES[1].argsort(stable=True)
+    sorted_edges = EdgeIndex(LOOP_EDGES[:, order], sparse_size=(4, 4), sort_order="col")
     pair = (batch.x, batch.x[:4])  # a sampled layer's destinations are the first nodes
     sampled = torch.tensor([[7, 8, 3, 5], [0, 1, 1, 3]])
     for conv in ours:
-        close(conv(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
-        close(conv(batch.x, batch.edge_index)[4:], conv(data[1].x, SMALL))
-        close(conv(data[0].x, sorted_edges), theirs(data[0].x, LOOPS))
-        close(conv(pair, sampled), theirs(pair, sampled))
+        assert_close(conv(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
+        assert_close(conv(batch.x, batch.edge_index)[4:], conv(data[1].x, BIPARTITE_EDGES))
+        assert_close(conv(data[0].x, sorted_edges), theirs(data[0].x, LOOP_EDGES))
+        assert_close(conv(pair, sampled), theirs(pair, sampled))
         sequence = pyg.Sequential("x, edge_index", [(conv, "x, edge_index -> x"), torch.nn.ReLU()])
-        close(sequence(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index).relu())
+        assert_close(sequence(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index).relu())
 
 
 class Net(torch.nn.Module):
@@ -137,15 +139,15 @@ def test_several_kinds_of_nodes():
     assert len(convert(converted).replaced) == 3
     for model in (ours, converted):
         for name, out in model(data.x_dict, data.edge_index_dict).items():
-            close(out, expected[name])
+            assert_close(out, expected[name])
     convs = {edge: nn.GATConv((-1, -1), 4, add_self_loops=False) for edge in data.edge_types}
     outputs = pyg.HeteroConv(convs)(data.x_dict, data.edge_index_dict)
     assert {name: out.shape for name, out in outputs.items()} == {"paper": (10, 4), "author": (6, 4)}
 
 
-def test_what_looks_into_messages_gets_pygs():
+def test_explainers_and_hooks_use_pyg():
     """With explainers or message hooks, the layer uses PyG's message passing; other values of `flow` are refused."""
-    theirs, (_, conv, _) = layers(8, 4)
+    theirs, (_, conv, _) = make_layers(8, 4)
     x = torch.randn(4, 8)
     explainer = Explainer(
         conv,
@@ -154,13 +156,13 @@ def test_what_looks_into_messages_gets_pygs():
         edge_mask_type="object",
         model_config={"mode": "regression", "task_level": "node", "return_type": "raw"},
     )
-    assert explainer(x, LOOPS).edge_mask.shape == (6,)
+    assert explainer(x, LOOP_EDGES).edge_mask.shape == (6,)
     seen = []
     handle = conv.register_message_forward_hook(lambda *args: seen.append(args))
-    close(conv(x, LOOPS), theirs(x, LOOPS))
+    assert_close(conv(x, LOOP_EDGES), theirs(x, LOOP_EDGES))
     assert len(seen) == 1
     handle.remove()
-    close(conv(x, LOOPS), theirs(x, LOOPS))
+    assert_close(conv(x, LOOP_EDGES), theirs(x, LOOP_EDGES))
     assert len(seen) == 1
     with expect_error(
         "NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is supported; ..."
@@ -175,7 +177,7 @@ def test_script_and_trace_are_refused():
     with expect_error("NotImplementedError: GATConv: torch.jit.script cannot read the operators of trigraph; use ..."):
         torch.jit.script(torch.nn.Sequential(nn.GATConv(4, 2)))
     with expect_error("NotImplementedError: GATConv: torch.jit.trace would keep this edge_index ..."):
-        torch.jit.trace(nn.GATConv(8, 4), (torch.randn(4, 8), SMALL))
+        torch.jit.trace(nn.GATConv(8, 4), (torch.randn(4, 8), BIPARTITE_EDGES))
     with expect_error("NotImplementedError: DimeNetPlusPlus: torch.jit.trace would keep these neighbours ..."):
         torch.jit.trace(model, (torch.tensor([1, 1]), torch.eye(3)[:2]))
 
@@ -199,14 +201,14 @@ def original(patched):
     return model
 
 
-def molecule(number=14):
+def make_molecule(number=14):
     """Return two structures of atoms on a distorted lattice with distances of at least 1."""
     lattice = 1.9 * torch.cartesian_prod(*[torch.arange(3.0)] * 3)
     positions = lattice[torch.randperm(27)[:number]] + 0.8 * torch.rand(number, 3) - 0.4
     return torch.randint(1, 30, (number,)), positions.double(), (torch.arange(number) >= 6).long()
 
 
-def derivatives(model, z, pos, batch):
+def compute_derivatives(model, z, pos, batch):
     """Return energies, their position gradient, and derivatives of a directional derivative (positions, parameters)."""
     pos = pos.clone().requires_grad_()
     energy = model(z, pos, batch)
@@ -236,18 +238,18 @@ def test_dimenet_is_pygs(limit, original):
     ours = nn.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict(), strict=True)
-    z, pos, batch = molecule()
-    expected = derivatives(theirs, z, pos, batch)
-    compare_derivatives(derivatives(ours, z, pos, batch), expected, TOLERANCE)
+    z, pos, batch = make_molecule()
+    expected = compute_derivatives(theirs, z, pos, batch)
+    compare_derivatives(compute_derivatives(ours, z, pos, batch), expected, TOLERANCE)
     forces = ours.energy_forces_stress(z, pos, batch).forces
     assert float((forces + expected[1]).detach().abs().max()) <= TOLERANCE * float(expected[1].detach().abs().max())
     convert(theirs)
-    compare_derivatives(derivatives(theirs, z, pos, batch), expected, TOLERANCE)
+    compare_derivatives(compute_derivatives(theirs, z, pos, batch), expected, TOLERANCE)
 
 
-def test_convert_keeps_what_a_model_is(original):
+def test_convert_and_revert_keep_the_model(original):
     """`convert` preserves parameters, hooks, flags, references and names; `revert` restores bitwise equal results."""
-    theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
+    theirs, (z, pos, batch) = copy.deepcopy(original), make_molecule()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
     parameters = list(theirs.parameters())
     classes, attributes = ([of(m) for m in theirs.modules()] for of in (type, lambda m: sorted(vars(m))))
@@ -294,11 +296,11 @@ class OwnParameter(torch.nn.Parameter):
     pass
 
 
-def hook(module):
+def add_hook(module):
     module.register_forward_hook(lambda module, args, out: 2 * out)
 
 
-def own_forward(layer, forward):
+def replace_forward(layer, forward):
     layer.forward = lambda *args: 2 * forward(*args)
 
 
@@ -321,9 +323,9 @@ STATES = {
     ),
     "propagate": (lambda c: setattr(c, "propagate", lambda edge_index, x, alpha, size: x[0]), "propagate of the layer"),
     "aggr_module": (lambda c: setattr(c, "aggr_module", pyg.MaxAggregation()), "aggr_module is MaxAggregation()"),
-    "hook of aggr_module": (lambda c: hook(c.aggr_module), "aggr_module is SumAggregation()"),
+    "hook of aggr_module": (lambda c: add_hook(c.aggr_module), "aggr_module is SumAggregation()"),
     "negative_slope": (lambda c: setattr(c, "negative_slope", -0.5), "negative_slope is -0.5"),
-    "forward": (lambda c: own_forward(c, c.forward), "its forward is replaced"),
+    "forward": (lambda c: replace_forward(c, c.forward), "its forward is replaced"),
     "adapter": (lambda c: setattr(c, "lin", Adapter(c.lin)), "its lin is a test_clients_pyg.Adapter"),
     "sequence": (
         lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, Double())),
@@ -332,7 +334,7 @@ STATES = {
     "quantized": (quantize, "its lin is a torch.ao.nn.quantized"),
     "parametrized": (lambda c: register_parametrization(c.lin, "weight", Double()), "its lin is a torch.nn.utils.para"),
     "pruned": (lambda c: random_unstructured(c.lin, "weight", 2), "its lin has hooks"),
-    "hook": (lambda c: hook(c.lin), "its lin has hooks"),
+    "hook": (lambda c: add_hook(c.lin), "its lin has hooks"),
     "own method": (
         lambda c: setattr(c.lin, "forward", lambda x: x[:, [0, 1, 2, 3, 0, 1]]),
         "its lin.forward is replaced",
@@ -357,25 +359,25 @@ def test_layers_whose_state_is_not_known_compute_as_before(state):
         for conv in (layer, other):
             torch.manual_seed(5)
             change(conv)
-        expected = layer(x, LOOPS)
+        expected = layer(x, LOOP_EDGES)
         if conversion is None:
             (left,) = convert(other).left
             assert words in left.note
             assert type(other) is pyg.GATConv
-        layers_close(other(x, LOOPS), expected, 64 * 2**-24)  # the tolerance of `close` for float32
+        layers_close(other(x, LOOP_EDGES), expected, 64 * 2**-24)  # the tolerance of `assert_close` for float32
 
 
 def test_ordinary_state_is_converted():
     """Layers with data attributes, forward hooks, torch's Linear, any fill_value or lazy sizes are converted."""
     seen, features = [], torch.randn(6, 3)
     theirs = pyg.GATConv(-1, 2, heads=2, edge_dim=3, fill_value=torch.tensor([0.5, -1.0, 2.0]), residual=True)
-    theirs(torch.randn(4, 4), LOOPS, features)
+    theirs(torch.randn(4, 4), LOOP_EDGES, features)
     theirs.lin, theirs.name, theirs.dropout = torch.nn.Linear(4, 4, bias=False), "first", 0.0
     converted = copy.deepcopy(theirs)
     converted.register_forward_hook(lambda *args: seen.append(args))
     assert convert(converted).left == []
     x = torch.randn(4, 4)
-    close(converted(x, LOOPS, features), theirs(x, LOOPS, features))
+    assert_close(converted(x, LOOP_EDGES, features), theirs(x, LOOP_EDGES, features))
     assert len(seen) == 1
 
 
@@ -402,14 +404,14 @@ def test_a_converted_dimenet_is_saved(original, tmp_path):
     convert(model)
     torch.save(model, tmp_path / "model.pt")
     again = torch.load(tmp_path / "model.pt", weights_only=False)
-    atoms = molecule()
+    atoms = make_molecule()
     assert torch.equal(again(*atoms), model(*atoms))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
+        (lambda m: add_hook(m.interaction_blocks[1].lin_rbf1), "its interaction_blocks.1.lin_rbf1 has hooks"),
         (lambda m: setattr(m.emb, "lin", Adapter(m.emb.lin)), "its emb.lin is a test_clients_pyg.Adapter"),
         (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced on the instance"),
         (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),

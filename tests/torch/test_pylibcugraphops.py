@@ -27,7 +27,7 @@ OFFSETS, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3])
 
 
 @pytest.fixture(scope="module")
-def layers():
+def cugraph_layers():
     """Return PyG's CuGraph layers, unmodified except that they accept CPU tensors."""
     compat.install()
     for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
@@ -41,23 +41,25 @@ def layers():
     return package
 
 
-def gradients(value, tensors):
+def compute_gradients(value, tensors):
     weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(1), dtype=value.dtype)
     return torch.autograd.grad((value * weights).sum(), tensors, retain_graph=True)
 
 
 def assert_same(theirs, ours, own_inputs, inputs):
     """Compare outputs and gradients in float64 (sums of at most 20 terms in different orders)."""
-    for a, b in zip((theirs, *gradients(theirs, own_inputs)), (ours, *gradients(ours, inputs)), strict=True):
+    for a, b in zip(
+        (theirs, *compute_gradients(theirs, own_inputs)), (ours, *compute_gradients(ours, inputs)), strict=True
+    ):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 
 
-def edge_index(bipartite):
+def make_edge_index(bipartite):
     size = (10, 8) if bipartite else (10, 10)
     return EdgeIndex(torch.tensor([SRC, DST]), sparse_size=size), size
 
 
-def features():
+def make_features():
     generator = torch.Generator().manual_seed(0)
     return torch.randn(10, 5, generator=generator, dtype=torch.float64, requires_grad=True)
 
@@ -66,38 +68,38 @@ def features():
 @pytest.mark.parametrize("heads", [1, 2, 5])
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("bipartite", [True, False])
-def test_gat_layer(layers, bipartite, concat, heads, max_num_neighbors):
-    edges, size = edge_index(bipartite)
+def test_gat_layer(cugraph_layers, bipartite, concat, heads, max_num_neighbors):
+    edges, size = make_edge_index(bipartite)
     settings = {"heads": heads, "concat": concat}
     original = GATConv(5, 2, add_self_loops=False, **settings).double()
-    layer = layers.CuGraphGATConv(5, 2, **settings).double()
+    layer = cugraph_layers.CuGraphGATConv(5, 2, **settings).double()
     with torch.no_grad():
         layer.lin.weight.copy_(original.lin.weight)
         layer.att[: heads * 2] = original.att_src.flatten()
         layer.att[heads * 2 :] = original.att_dst.flatten()
-    x, same = features(), features()
+    x, same = make_features(), make_features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges)
     out = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
-    att = torch.cat(gradients(expected, [original.att_src, original.att_dst])).flatten()
-    assert torch.allclose(att, gradients(out, [layer.att])[0], rtol=1e-12, atol=1e-12)
+    att = torch.cat(compute_gradients(expected, [original.att_src, original.att_dst])).flatten()
+    assert torch.allclose(att, compute_gradients(out, [layer.att])[0], rtol=1e-12, atol=1e-12)
     assert_same(expected, out, [x, original.lin.weight], [same, layer.lin.weight])
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "min", "max"])
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("max_num_neighbors", [8, None])
-def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
+def test_sage_layer(cugraph_layers, max_num_neighbors, bipartite, aggr):
     """SAGE layers agree without `project`, which only CuGraphSAGEConv also applies to destination features."""
-    edges, size = edge_index(bipartite)
-    original, layer = SAGEConv(5, 2, aggr=aggr).double(), layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
+    edges, size = make_edge_index(bipartite)
+    original, layer = SAGEConv(5, 2, aggr=aggr).double(), cugraph_layers.CuGraphSAGEConv(5, 2, aggr=aggr).double()
     with torch.no_grad():
         layer.lin.weight.copy_(torch.cat([original.lin_l.weight, original.lin_r.weight], dim=1))
         layer.lin.bias.copy_(original.lin_l.bias)
-    x, same = features(), features()
+    x, same = make_features(), make_features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges)
     out = layer(same, edges, max_num_neighbors)
-    weights = torch.cat(gradients(expected, [original.lin_l.weight, original.lin_r.weight]), dim=1)
-    assert torch.allclose(weights, gradients(out, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
+    weights = torch.cat(compute_gradients(expected, [original.lin_l.weight, original.lin_r.weight]), dim=1)
+    assert torch.allclose(weights, compute_gradients(out, [layer.lin.weight])[0], rtol=1e-12, atol=1e-12)
     assert_same(expected, out, [x, original.lin_l.bias], [same, layer.lin.bias])
 
 
@@ -105,28 +107,28 @@ def test_sage_layer(layers, max_num_neighbors, bipartite, aggr):
 @pytest.mark.parametrize("bipartite", [True, False])
 @pytest.mark.parametrize("num_bases", [1, 2, None])
 @pytest.mark.parametrize("root_weight", [True, False])
-def test_rgcn_layer(layers, root_weight, num_bases, bipartite, aggr):
-    edges, size = edge_index(bipartite)
+def test_rgcn_layer(cugraph_layers, root_weight, num_bases, bipartite, aggr):
+    edges, size = make_edge_index(bipartite)
     types = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 1, 1, 2])
     settings = {"num_relations": 3, "num_bases": num_bases, "aggr": aggr, "root_weight": root_weight}
-    original, layer = RGCNConv(5, 2, **settings).double(), layers.CuGraphRGCNConv(5, 2, **settings).double()
+    original, layer = RGCNConv(5, 2, **settings).double(), cugraph_layers.CuGraphRGCNConv(5, 2, **settings).double()
     with torch.no_grad():
         layer.weight[: len(original.weight)] = original.weight
         if root_weight:
             layer.weight[-1] = original.root
         if num_bases:
             layer.comp.copy_(original.comp)
-    x, same = features(), features()
+    x, same = make_features(), make_features()
     expected = original((x, x[: size[1]]) if bipartite else x, edges.as_tensor(), types)
     out = layer(same, edges, types)
-    (weight,) = gradients(out, [layer.weight])
+    (weight,) = compute_gradients(out, [layer.weight])
     coefficients, own_coefficients = ([original.comp], [layer.comp]) if num_bases else ([], [])
-    (reference,) = gradients(expected, [original.weight])
+    (reference,) = compute_gradients(expected, [original.weight])
     assert torch.allclose(reference, weight[: len(reference)], rtol=1e-12, atol=1e-12)
     assert_same(expected, out, [x, *coefficients], [same, *own_coefficients])
 
 
-def test_import_under_the_original_name(layers):
+def test_import_under_the_original_name(cugraph_layers):
     import pylibcugraphops.pytorch
 
     assert pylibcugraphops.__version__ == "24.12.0"
@@ -154,7 +156,7 @@ def test_install_refuses_another_package(monkeypatch):
         compat.install()
 
 
-def mlperf():
+def make_mlperf_case():
     """Return MLPerf's binding, a graph, and the inputs and index arrays of the triplet sum."""
     from trigraph.compat import cugraph_ops_binding as binding
 
@@ -166,7 +168,7 @@ def mlperf():
 
 
 def test_the_binding_of_mlperf():
-    binding, graph, inputs, index = mlperf()
+    binding, graph, inputs, index = make_mlperf_case()
     out = binding.ib_agg_edge(*inputs, *index, binding.MMAOp.HighPrecision)
     assert np.array_equal(out.detach(), trigraph.agg_edge_to_edge_fwd(*(a.detach().numpy() for a in inputs), graph))
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), inputs))
@@ -182,7 +184,7 @@ def test_operators_are_twice_differentiable():
     types = torch.tensor([0, 1, 1, 0, 1])
     graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), types, 4, 2)
     types.fill_(7)  # the graph holds a copy
-    x, comp = features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    x, comp = make_features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
     def function(x, comp):
         return operators.agg_hg_basis_n2n_post(x, comp, graph, concat_own=True, norm_by_out_degree=True)
@@ -194,7 +196,7 @@ def list_wrong_arguments():
     """Yield calls with an invalid argument, and the expected errors."""
     ends, types, x = (torch.tensor(OFFSETS), torch.tensor(INDICES)), torch.tensor(INDICES), torch.randn(4, 6)
     csc, typed = classes.CSC(*ends, 4), classes.HeteroCSC(*ends, types, 4, 4)
-    binding, _, inputs, index = mlperf()
+    binding, _, inputs, index = make_mlperf_case()
     reversed_offsets = [*index[:2], index[2].flip(0), index[3]]
     yield partial(classes.CSC, *ends, 2), "ValueError: CSC: indices[1] is 3; expected"
     yield partial(classes.HeteroCSC, *ends, types, 4, 2), "ValueError: HeteroCSC: edge_types[1] is 3; expected 0"

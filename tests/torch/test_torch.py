@@ -23,7 +23,7 @@ CASES = [
 ] + [pytest.param(DEFINITIONS[4], {"exclude": e}, id=f"agg_edge_to_edge-exclude={e}") for e in (None, "node")]
 
 
-def tensors(values):
+def convert_to_tensors(values):
     """Convert arrays to tensors; floating-point tensors require gradients. Other values are unchanged."""
     return {
         n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
@@ -31,14 +31,14 @@ def tensors(values):
     }
 
 
-def arguments(spec, setting, **keywords):
+def draw_arguments(spec, setting, **keywords):
     """Return random arguments for a definition, and the names of the inputs that are not None."""
     values = draw_operator_arguments(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     return values, names
 
 
-def outputs(spec, result):
+def select_outputs(spec, result):
     """Return the differentiable fields of a result."""
     fields = (result,) if isinstance(result, torch.Tensor) else result
     return tuple(fields[: len(spec.outputs)])
@@ -48,23 +48,23 @@ def bind_all_but_inputs(spec, values, names):
     """Return the operator as a function of its floating-point inputs alone, as torch's checks require."""
 
     def function(*inputs):
-        return outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))
+        return select_outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))
 
     return function
 
 
 BACKENDS = ("fortran", "fortran-reference", "pyref", "gpu-host")
-ASKED = [
+BACKEND_CASES = [
     pytest.param(d, {}, {"backend": backend}, id=f"{d.name}-{backend}") for d in DEFINITIONS for backend in BACKENDS
 ]
-ASKED += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
+BACKEND_CASES += [pytest.param(*case.values, {}, id=case.id) for case in CASES]
 
 
-@pytest.mark.parametrize(("spec", "setting", "backend"), ASKED)
-def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, backend):
+@pytest.mark.parametrize(("spec", "setting", "backend"), BACKEND_CASES)
+def test_results_and_derivatives_equal_numpy(spec, setting, backend):
     """Outputs, gradients and second derivatives equal the NumPy results bitwise, for each backend."""
-    values, names = arguments(spec, setting)
-    on_torch = tensors(values)
+    values, names = draw_arguments(spec, setting)
+    on_torch = convert_to_tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
     expected = map_fields(fwd, FUNCTIONS[fwd.name](**values, **backend))
     result = getattr(tt, spec.name)(**on_torch, **backend)
@@ -78,7 +78,7 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
     values = {n: value for n, value in values.items() if n not in spec.requests}
     inputs = [on_torch[n] for n in names]
     cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
-    first = torch.autograd.grad(outputs(spec, result), inputs, cotangents, create_graph=True)
+    first = torch.autograd.grad(select_outputs(spec, result), inputs, cotangents, create_graph=True)
     in_numpy = FUNCTIONS[bwd.name](**grads, **values, **backend)
     for name, gradient in zip(names, first, strict=True):
         np.testing.assert_array_equal(gradient.detach().numpy(), getattr(in_numpy, name))
@@ -94,12 +94,12 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting, back
 @pytest.mark.parametrize(("spec", "setting"), [case for case in CASES if case.values[0].given_back])
 def test_nan_reaches_what_depends_on_it(spec, setting):
     """If a NaN input affects the results that bwd reuses, second derivatives equal NumPy's, including NaN."""
-    values, names = arguments(spec, setting)
-    for spoilt in names:
-        changed = {**values, spoilt: values[spoilt].copy()}
-        changed[spoilt].flat[1] = np.nan
-        on_torch = tensors(changed)
-        inputs, outs = [on_torch[n] for n in names], outputs(spec, getattr(tt, spec.name)(**on_torch))
+    values, names = draw_arguments(spec, setting)
+    for nan_input in names:
+        changed = {**values, nan_input: values[nan_input].copy()}
+        changed[nan_input].flat[1] = np.nan
+        on_torch = convert_to_tensors(changed)
+        inputs, outs = [on_torch[n] for n in names], select_outputs(spec, getattr(tt, spec.name)(**on_torch))
         first = torch.autograd.grad(outs, inputs, [torch.ones_like(y) for y in outs], create_graph=True)
         second = torch.autograd.grad(first, inputs, [torch.ones_like(g) for g in first], allow_unused=True)
         ones = {f"grad_{a.name}": np.ones(y.shape) for a, y in zip(spec.outputs, outs, strict=True)}
@@ -111,10 +111,10 @@ def test_nan_reaches_what_depends_on_it(spec, setting):
 
 
 @pytest.mark.parametrize(("spec", "setting"), CASES)
-def test_torch_finds_the_derivatives_right(spec, setting):
+def test_gradcheck_passes(spec, setting):
     """gradcheck and gradgradcheck pass, in backward and forward mode."""
-    values, names = arguments(spec, setting)
-    inputs = tuple(tensors(values)[n] for n in names)
+    values, names = draw_arguments(spec, setting)
+    inputs = tuple(convert_to_tensors(values)[n] for n in names)
     function = bind_all_but_inputs(spec, values, names)
     fast = {"fast_mode": True, "atol": 1e-6, "rtol": 1e-4}
     assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True, **fast)
@@ -135,10 +135,10 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
             return true(args)
 
         monkeypatch.setitem(vars(op), "compute", compute)
-    values, names = arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
-    on_torch = tensors(values)
+    values, names = draw_arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
+    on_torch = convert_to_tensors(values)
     first = torch.autograd.grad(
-        sum(o.square().sum() for o in outputs(spec, getattr(tt, spec.name)(**on_torch))),
+        sum(o.square().sum() for o in select_outputs(spec, getattr(tt, spec.name)(**on_torch))),
         [on_torch[n] for n in names],
         create_graph=True,
     )
@@ -151,7 +151,7 @@ def test_operators_pass_torchs_checks(spec, monkeypatch, python_operators):
             tests = tests[:3]
         torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)
         if (native := OPERATORS_OF_TORCH[name].native) is not None:
-            torch.library.opcheck(native.overload, tuple(native.number_arguments(args)), test_utils=tests)
+            torch.library.opcheck(native.overload, tuple(native.encode_arguments(args)), test_utils=tests)
 
 
 @compiled_whole

@@ -17,17 +17,17 @@ from expect_error import expect_error
 from two_ranks import save_steps, take_steps
 
 import trigraph.ase
-from trigraph.graphs.edge_graph import with_reverse
+from trigraph.graphs.edge_graph import build_with_reverse
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch import Capacity, compile_potential
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
-from trigraph.torch.potentials.padding import MOST, Given, Padding, choose
+from trigraph.torch.potentials.padding import MAX_GHOST_DEGREE, Given, Padding, choose_capacity
 from trigraph.torch.potentials.training_step import PaddedStructures, check_optimizer
 
-CLOSE = 1e-12  # tolerance relative to the largest value, for float64 sums in different orders
+TOLERANCE = 1e-12  # tolerance relative to the largest value, for float64 sums in different orders
 
 
-def potential(dtype=torch.float64, **sizes):
+def make_potential(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     widths = {"hidden_channels": 16, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 24, **sizes}
     return DimeNetPlusPlus(
@@ -36,7 +36,7 @@ def potential(dtype=torch.float64, **sizes):
     ).to(dtype)  # fmt: skip
 
 
-def molecules(*names, seed=0, dtype=torch.float64):
+def make_molecules(*names, seed=0, dtype=torch.float64):
     """Return atomic numbers, positions and batch of molecules with slightly displaced atoms."""
     rng, several = np.random.default_rng(seed), [molecule(name) for name in names]
     z = torch.tensor(np.concatenate([a.numbers for a in several]))
@@ -45,19 +45,21 @@ def molecules(*names, seed=0, dtype=torch.float64):
     return z, torch.tensor(pos, dtype=dtype), batch
 
 
-def crystal(dtype=torch.float64):
+def make_crystal(dtype=torch.float64):
     atoms = bulk("NaCl", "rocksalt", a=5.6, cubic=True)
     atoms.rattle(0.1, seed=0)
     z, pos, cell = (torch.tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
     return z, pos.to(dtype), cell.to(dtype)
 
 
-def close(got, expected):
+def assert_close(got, expected):
     assert got.shape == expected.shape
-    assert float((got - expected).detach().abs().max()) <= CLOSE * float(expected.detach().abs().max().clamp(min=1.0))
+    assert float((got - expected).detach().abs().max()) <= TOLERANCE * float(
+        expected.detach().abs().max().clamp(min=1.0)
+    )
 
 
-def filled(model, capacity, z, pos, cells=None, batch=None):
+def fill_padding(model, capacity, z, pos, cells=None, batch=None):
     neighbors = model.neighbors(pos, batch, cells)
     padding = Padding(capacity, pos, cells is not None, neighbors.src.dtype)
     padding.fill(z, pos, cells, neighbors, model.cutoff)
@@ -67,7 +69,7 @@ def filled(model, capacity, z, pos, cells=None, batch=None):
 def check_graphs(neighbors):
     """Assert that padded graphs have the same arrays and sizes as graphs from the constructors."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
-    right = with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
+    right = build_with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
     for name in GRAPH_PARTS["EdgeGraph"].arrays:
         assert np.array_equal(getattr(graph, name), getattr(right, name)), name
     assert max(right.max_in_degree, right.max_out_degree) <= graph.max_in_degree
@@ -97,20 +99,20 @@ def check_graphs(neighbors):
 
 def test_padded_graphs():
     """Graphs with ghost atoms are valid, also with odd sizes, long rows, and few ghosts."""
-    z, pos, cell = crystal()
+    z, pos, cell = make_crystal()
     for more, cutoff in (((0, 0, 0), 3.0), ((0, 1, 1), 3.0), ((300, 5, 0), 9.5), ((0, 3000, 2), 3.0)):
-        model = potential()
+        model = make_potential()
         model.cutoff = cutoff
         needed = Capacity.of(model.neighbors(pos, cell=cell))
-        assert (needed.degree > MOST) == (cutoff > 9)
-        padding = filled(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
+        assert (needed.degree > MAX_GHOST_DEGREE) == (cutoff > 9)
+        padding = fill_padding(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
         check_graphs(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
     # Repeat with a smaller, odd number of atoms, and with atoms of the structures interleaved.
-    model, (z, pos, batch) = potential(), molecules("C6H6", "H2O")
+    model, (z, pos, batch) = make_potential(), make_molecules("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
-    padding = filled(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
+    padding = fill_padding(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
     check_graphs(padding.neighbors)
     padding.fill(z[:12], pos[:12], None, model.neighbors(pos[:12]), model.cutoff)
     check_graphs(padding.neighbors)
@@ -119,8 +121,8 @@ def test_padded_graphs():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bits_do_not_depend_on_the_capacity(dtype):
     """Results are bitwise identical for all capacities, and whether alone or in a batch; ghost atoms cause no NaN."""
-    model = potential(dtype, hidden_channels=64, out_emb_channels=128)
-    z, pos, cell = crystal(dtype)
+    model = make_potential(dtype, hidden_channels=64, out_emb_channels=128)
+    z, pos, cell = make_crystal(dtype)
     needed = Capacity.of(model.neighbors(pos, cell=cell))
     results = []
     for capacity in (needed, needed._replace(structures=4), needed.grown(), Capacity(200, 1500), Capacity(9, 4001, 2)):
@@ -132,7 +134,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     expected = model.energy_forces_stress(z, pos, cell=cell)
     for got, right in zip(results[0], expected, strict=True):
         assert float((got - right).abs().max()) <= 100 * torch.finfo(dtype).eps * float(right.abs().max())
-    z, pos, batch = molecules("C6H6", "H2O", "CH3CH2OH", "H2", dtype=dtype)
+    z, pos, batch = make_molecules("C6H6", "H2O", "CH3CH2OH", "H2", dtype=dtype)
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(4):
         of = batch == number
@@ -140,7 +142,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
-    padding = filled(model, needed.grown(), *molecules("H2O", dtype=dtype)[:2])
+    padding = fill_padding(model, needed.grown(), *make_molecules("H2O", dtype=dtype)[:2])
     structures = PaddedStructures(model, padding, padding.real_atoms, padding.real_structures)
     product = structures.hessian_vector_product(torch.ones_like(padding.pos))
     gradients = torch.autograd.grad(product.square().sum(), list(model.parameters()), materialize_grads=True)
@@ -157,12 +159,12 @@ def graphs(request, monkeypatch):
 
 def test_replays(graphs):
     """Calls with other inputs, sizes, weights and modes agree with the model, and do not change earlier results."""
-    model = potential()
+    model = make_potential()
     captured = compile_potential(model, capture=True, capacity=[Capacity(64, 128, 3)])
     kept, made = [], []
     calls = (["H2O"], ["CH4"], ["NH3", "H2O"], ["C6H6"] * 2, ["C6H6", "CH4"], ["C6H6"] * 2, ["NH3", "H2O"])
     for seed, names in enumerate((*calls, *calls[:2])):
-        z, pos, batch = molecules(*names, "N2", seed=seed)
+        z, pos, batch = make_molecules(*names, "N2", seed=seed)
         neighbors = model.neighbors(pos, batch)
         for _ in range(2):  # reuse the neighbours, as with a skin
             pos = pos + 0.01
@@ -182,14 +184,14 @@ def test_replays(graphs):
         model.train(seed % 3 == 0)
         made.append(len(graphs or ()))
     for got, expected in kept:
-        close(got, expected)
+        assert_close(got, expected)
     assert len(captured.capacities) == 2
     assert Capacity(64, 128, 3) in captured.capacities
-    z, pos, cell = crystal()
+    z, pos, cell = make_crystal()
     for one in (captured, pickle.loads(pickle.dumps(captured)), copy.deepcopy(captured)):
         for _ in range(2):
-            close(*(m.energy_forces_stress(z, pos, cell=cell).stress for m in (one, model)))
-    close(captured.hessian(z[:3], pos[:3], block_size=4), model.hessian(z[:3], pos[:3]))
+            assert_close(*(m.energy_forces_stress(z, pos, cell=cell).stress for m in (one, model)))
+    assert_close(captured.hessian(z[:3], pos[:3], block_size=4), model.hessian(z[:3], pos[:3]))
     assert captured(z, pos).shape == (1,)
     if graphs is None:
         return
@@ -200,7 +202,7 @@ def test_replays(graphs):
     assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()
 
 
-def loss_of(structures, labels):
+def compute_loss(structures, labels):
     """Return a loss of energies, forces and curvature; ghosts have zero forces and labels, but nonzero energies."""
     found, real = structures.energy_forces_stress(), structures.real_structures
     loss = ((found.energy - labels["energy"]).square() * real).sum() / real.sum()
@@ -212,13 +214,13 @@ def loss_of(structures, labels):
     return loss
 
 
-def eager_step(model, optimizer, arguments, labels, max_norm):
+def take_eager_step(model, optimizer, arguments, labels, max_norm):
     """Take an eager training step without ghost atoms; return the loss."""
     z, pos, batch = arguments
     given = Given(z, pos, None, model.neighbors(pos, batch))
     ones = pos.new_ones(len(z)), pos.new_ones(given.neighbors.num_structures)
     with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_autocast_enabled("cpu")):
-        loss = loss_of(PaddedStructures(model, given, *ones), labels)
+        loss = compute_loss(PaddedStructures(model, given, *ones), labels)
     with torch.autocast("cpu", enabled=False):
         optimizer.zero_grad()
         loss.backward()
@@ -230,15 +232,15 @@ def eager_step(model, optimizer, arguments, labels, max_norm):
 @pytest.mark.parametrize("form", ["curvature", "bfloat16"])
 def test_training(graphs, form):
     """Losses, gradients and weights agree with eager steps for batches of several sizes."""
-    model = potential(torch.float32 if form == "bfloat16" else torch.float64)
+    model = make_potential(torch.float32 if form == "bfloat16" else torch.float64)
     model.emb.lin_rbf.requires_grad_(False)
     other = copy.deepcopy(model)
     several = [torch.optim.SGD(one.parameters(), 1e-3, momentum=0.9) for one in (model, other)]
-    step = compile_potential(model, capture=True).training_step(loss_of, several[0], max_norm=1.0)
+    step = compile_potential(model, capture=True).training_step(compute_loss, several[0], max_norm=1.0)
     batches = (["H2O"], ["CH4"], ["NH3"], ["C6H6", "H2O"], ["CH3CH2OH", "CH4"], ["H2O"], ["NH3"])
     mixed = torch.autocast("cpu", torch.bfloat16) if form == "bfloat16" else contextlib.nullcontext()
     for seed, names in enumerate(batches):
-        arguments = molecules(*names, seed=seed, dtype=next(model.parameters()).dtype)
+        arguments = make_molecules(*names, seed=seed, dtype=next(model.parameters()).dtype)
         rows = ("forces", *(("vector", "curvature") if form == "curvature" else ()))
         of_atoms = {name: torch.randn_like(arguments[1]) for name in rows}
         of_structures = {"energy": torch.randn(len(names), dtype=arguments[1].dtype)}
@@ -247,7 +249,7 @@ def test_training(graphs, form):
                 optimizer.param_groups[0]["lr"] = 5e-3
         with mixed:
             got = step(*arguments, of_atoms=of_atoms, of_structures=of_structures)
-            expected = eager_step(other, several[1], arguments, of_atoms | of_structures, 1.0)
+            expected = take_eager_step(other, several[1], arguments, of_atoms | of_structures, 1.0)
         pairs = [(got, expected)]
         for p, q in zip(model.parameters(), other.parameters(), strict=True):
             assert (p.grad is None) == (q.grad is None)
@@ -256,7 +258,7 @@ def test_training(graphs, form):
             if form == "bfloat16":  # bfloat16 products depend on the number of rows
                 assert float((a - b).detach().abs().max()) <= 0.05 * float(b.detach().abs().max().clamp(min=1.0))
             else:
-                close(a, b)
+                assert_close(a, b)
         if seed % 2:
             several[0].zero_grad()
     assert graphs is None or [g.replays for g in graphs] == [2, 1, 1]
@@ -264,8 +266,11 @@ def test_training(graphs, form):
 
 def test_ranks_average_gradients(tmp_path):
     """Training on two ranks with half of each batch and averaged gradients agrees with one process."""
-    model, names = potential(), (("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O"))
-    halves = [[molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
+    model, names = (
+        make_potential(),
+        (("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O")),
+    )
+    halves = [[make_molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
     whole = [
         (torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]]), torch.cat([a[2], b[2] + 2]))
         for a, b in zip(*halves, strict=True)
@@ -277,8 +282,8 @@ def test_ranks_average_gradients(tmp_path):
     expected = take_steps(model, whole, lambda gradient: None)
     for rank in range(2):
         for got, right in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
-            close(got, right)
-    assert not torch.equal(expected[1], list(potential().parameters())[1])
+            assert_close(got, right)
+    assert not torch.equal(expected[1], list(make_potential().parameters())[1])
 
 
 class Springs(Potential):
@@ -303,11 +308,13 @@ class Springs(Potential):
 
 
 def test_what_cannot_be_captured(monkeypatch):
-    graphs, (z, pos, batch) = graph_stand_in.install_cuda_graphs(monkeypatch), molecules("C6H6", "H2O")
+    graphs, (z, pos, batch) = graph_stand_in.install_cuda_graphs(monkeypatch), make_molecules("C6H6", "H2O")
     model = Springs()
     captured = compile_potential(model, capture=True)
     for _ in range(3):
-        close(captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces)
+        assert_close(
+            captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces
+        )
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
         model.wrong = wrong  # the change is noticed: the call is captured again
@@ -341,10 +348,10 @@ def test_what_cannot_be_captured(monkeypatch):
 
 
 def test_arguments():
-    model, given = Springs(), molecules("H2O", "H2O")
+    model, given = Springs(), make_molecules("H2O", "H2O")
     captured = compile_potential(model, capture=True)
     sgd, adam, lbfgs = (cls(model.parameters()) for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.LBFGS))
-    step = captured.training_step(loss_of, adam)
+    step = captured.training_step(compute_loss, adam)
     rows, energies = {"e": given[1]}, {"e": torch.zeros(2).double()}
     for message, call in {
         "RuntimeError: CapturedPotential: create_graph is True; expected False, because ...": lambda: (
@@ -367,7 +374,7 @@ def test_arguments():
         ),
         "loss is a int; expected a function of structures and labels": lambda: captured.training_step(3),
         "optimizer is LBFGS, which calls the loss several times; expected another optimizer": lambda: (
-            captured.training_step(loss_of, lbfgs)
+            captured.training_step(compute_loss, lbfgs)
         ),
         "the step of Adam reads numbers on the host; expected Adam(..., capturable=True), or SGD": lambda: (
             check_optimizer(adam, True)
@@ -387,22 +394,26 @@ def test_arguments():
             call()
     check_optimizer(sgd, True)
     large, small = Capacity(1000, 10_000), Capacity(100, 4000)
-    assert choose(Capacity(600, 5001), [], [large]) == choose(small, [large], []) == large
-    assert choose(small, [], [large]) == choose(small, [], [small._replace(edges=9999)]) == Capacity(128, 5056)
+    assert choose_capacity(Capacity(600, 5001), [], [large]) == choose_capacity(small, [large], []) == large
+    assert (
+        choose_capacity(small, [], [large])
+        == choose_capacity(small, [], [small._replace(edges=9999)])
+        == Capacity(128, 5056)
+    )
     assert captured.energy_forces_stress(given[0][:0], given[1][:0]).forces.shape == (0, 3)
 
 
-@pytest.mark.parametrize("model", [Springs().float(), potential(torch.float32)], ids=["springs", "dimenet"])
+@pytest.mark.parametrize("model", [Springs().float(), make_potential(torch.float32)], ids=["springs", "dimenet"])
 def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
     """trigraph's device code for forces, curvature and gradients never makes the host wait."""
-    arguments = molecules("H2O", "NH3", dtype=torch.float32)
+    arguments = make_molecules("H2O", "NH3", dtype=torch.float32)
     given = Given(*arguments[:2], None, model.neighbors(arguments[1], arguments[2]))
     ones = torch.ones(len(given.z)), torch.ones(2)
     labels = {"energy": torch.ones(2), **{n: torch.ones_like(given.pos) for n in ("forces", "vector", "curvature")}}
 
     def results(inputs, real, labels):
         structures = PaddedStructures(model, inputs, *real)
-        loss, found = loss_of(structures, labels), structures.energy_forces_stress()
+        loss, found = compute_loss(structures, labels), structures.energy_forces_stress()
         gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, materialize_grads=True)
         return found.forces, structures.hessian_vector_product(labels["vector"]), *gradients
 
@@ -425,7 +436,7 @@ def test_on_the_stand_in_for_a_device(monkeypatch, tmp_path, model):
 
 def test_dynamics_of_ase():
     """A captured calculator with a skin agrees with an eager one and uses a single capacity."""
-    model, positions = potential(), []
+    model, positions = make_potential(), []
     for options in ({}, {"capture": True}):
         atoms = bulk("Cu", cubic=True)
         atoms.rattle(0.1, seed=0)

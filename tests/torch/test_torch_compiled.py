@@ -26,8 +26,8 @@ import trigraph.torch as tt
 from trigraph.table import NAMED
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials import compiled as programs
-from trigraph.torch.potentials.program_key import ProgramKey, differences
-from trigraph.torch.potentials.traced import find_targets, rewrite_sums, select_rows, sums
+from trigraph.torch.potentials.program_key import ProgramKey, find_differences
+from trigraph.torch.potentials.traced import find_index_nodes, rewrite_sums, select_rows, sum_rows
 
 pytestmark = compiled_whole
 SIZES = {"hidden_channels": 32, "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 40}
@@ -43,7 +43,7 @@ def potential(**sizes):
     ).double()
 
 
-def structures(sizes, seed=0):
+def draw_structures(sizes, seed=0):
     """Return atomic numbers, positions and batch of clusters whose numbers of atoms are `sizes`."""
     rng = np.random.default_rng(seed)
     lattice = 1.7 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
@@ -52,7 +52,7 @@ def structures(sizes, seed=0):
     return torch.tensor(rng.integers(1, 9, len(batch))), torch.tensor(np.concatenate([np.zeros((0, 3)), *pos])), batch
 
 
-def close(got, expected, factor=1):
+def assert_close(got, expected, factor=1):
     assert got.shape == expected.shape
     error = (got - expected).detach().abs().max() if got.numel() else 0.0
     assert error <= factor * ROUNDING * (expected.detach().abs().max().clamp(min=1.0) if got.numel() else 1.0)
@@ -64,16 +64,16 @@ BATCHES = [(4, 7), (9,), (4, 4), (12, 13, 5), (2, 1), (1, 1, 1), (3,) * 20, (1,)
 def assert_same_results(program, model, batches, periodic):
     """Assert that a compiled potential agrees with its model up to rounding for batches of any size."""
     for seed, sizes in enumerate(batches):
-        z, pos, batch = structures(sizes, seed)
+        z, pos, batch = draw_structures(sizes, seed)
         cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
         got = program.energy_forces_stress(z, pos, batch, cell)
         expected = model.energy_forces_stress(z, pos, batch, cell)
         assert (got.stress is None) == (not periodic)
         for one, other in zip(got, expected, strict=True):
             if other is not None:
-                close(one, other)
+                assert_close(one, other)
                 assert not one.requires_grad
-        close(program(z, pos, batch, cell), model(z, pos, batch, cell))
+        assert_close(program(z, pos, batch, cell), model(z, pos, batch, cell))
 
 
 @pytest.mark.parametrize("periodic", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -98,14 +98,14 @@ def test_losses_train(curvature, in_positions):
     compiled = tt.compile_potential(model, backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=1e-3)
     for seed, sizes in enumerate([(5, 6), (8,), (3, 4, 7)]):
-        z, pos, batch = structures(sizes, seed)
+        z, pos, batch = draw_structures(sizes, seed)
         vector = torch.tensor(np.random.default_rng(seed).standard_normal(pos.shape), requires_grad=seed == 1)
         pos.requires_grad_(in_positions and seed == 1)
         gradients = []
         for one in (model, compiled):
             if curvature:
                 product = one.hessian_vector_product(z, pos, vector, batch, create_graph=True)
-                close(one.hessian_vector_product(z, pos, vector, batch), product)
+                assert_close(one.hessian_vector_product(z, pos, vector, batch), product)
                 loss = product.square().sum()
             else:
                 results = one.energy_forces_stress(z, pos, batch, create_graph=True)
@@ -113,7 +113,7 @@ def test_losses_train(curvature, in_positions):
             inputs = [*model.parameters(), *([pos] + [vector] * curvature) * pos.requires_grad]
             gradients.append([loss, *torch.autograd.grad(loss, inputs, materialize_grads=True)])
         for got, expected in zip(*reversed(gradients), strict=True):
-            close(got, expected, 10)
+            assert_close(got, expected, 10)
         for p, gradient in zip(model.parameters(), gradients[1][1:], strict=False):
             p.grad = gradient
         optimizer.step()
@@ -134,7 +134,7 @@ class Springs(Potential):
         return neighbors.into_atoms(0.25 * self.stiffness * (self.cutoff - distance).square())
 
 
-def test_a_potential_of_ones_own():
+def test_user_potential():
     model = Springs()
     compiled = tt.compile_potential(model, backend="aot_eager")
     z, pos = torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]]).double()
@@ -150,21 +150,21 @@ def test_a_potential_of_ones_own():
         assert gradient.item() == -1.0
         assert one.hessian(z, pos)[1, 0].tolist() == [[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
     assert compiled(z, pos).tolist() == [1.0]
-    z, pos, batch = structures((5, 2, 4))
+    z, pos, batch = draw_structures((5, 2, 4))
     more = {"batch": batch[torch.randperm(11)], "cell": 4.0 * torch.eye(3).double().repeat(3, 1, 1)}
     expected = model.hessian(z, pos, **more)
-    close(compiled.hessian(z, pos, block_size=10, **more), expected)
+    assert_close(compiled.hessian(z, pos, block_size=10, **more), expected)
     rows = compiled.hessian(z, pos, neighbors=model.neighbors(pos, **more), cell=more["cell"], atoms=[3])
-    close(rows, expected[3:4])
+    assert_close(rows, expected[3:4])
     assert compiled.hessian(z[:1], pos[:1]).abs().sum() == 0
     with expect_error("NotImplementedError: ..._NoAtoms does not define atoms_of_vectors"):
         type("_NoAtoms", (Potential,), {"cutoff": 1.0})()(z, pos.float())
 
 
-def test_gradients_of_parameters_that_nobody_asks_for():
+def test_unneeded_parameter_gradients_are_skipped():
     """Hessians and programs do not compute parameter gradients; `hessian` calls the model itself, not a copy."""
 
-    class Seen(Springs):
+    class RecordingModel(Springs):
         def __init__(self):
             super().__init__()
             self.inner, self.seen = Springs(), []
@@ -175,7 +175,7 @@ def test_gradients_of_parameters_that_nobody_asks_for():
             self.seen.append((self.stiffness.requires_grad, self.inner.stiffness.requires_grad))
             return super().atoms_of_vectors(*arguments)
 
-    model, (z, pos, _) = Seen(), structures((3,))
+    model, (z, pos, _) = RecordingModel(), draw_structures((3,))
     hessian = model.hessian(z, pos)
     assert model.seen == [(False, False)]
     assert model.calls == 1
@@ -184,7 +184,7 @@ def test_gradients_of_parameters_that_nobody_asks_for():
     model = potential()
     key, neighbors = ProgramKey(model), model.neighbors(pos)
     inputs = programs.Inputs.of(z, pos, None, neighbors, torch.ones_like(pos))
-    constants = tuple(map(programs.constants, programs.list_graphs(neighbors)))
+    constants = tuple(map(programs.list_constants, programs.list_graphs(neighbors)))
     program = programs.trace_program(
         programs.copy_model(model, key), constants, programs.make_example(model, inputs), ()
     )
@@ -201,7 +201,7 @@ def test_atoms_of_a_wrong_shape(wrong):
         def atoms_of_vectors(self, *arguments):
             return wrong(super().atoms_of_vectors(*arguments))
 
-    model, (z, pos, batch) = Wrong(), structures((5, 6))
+    model, (z, pos, batch) = Wrong(), draw_structures((5, 6))
     compiled = tt.compile_potential(model, backend="eager")
     for call in (model, model.energy_forces_stress, compiled, compiled.energy_forces_stress):
         with expect_error("ValueError: Wrong.atoms_of_vectors: ...; expected (num_atoms, out_channels) = (..., 1)"):
@@ -216,7 +216,7 @@ def test_energies_that_do_not_depend_on_vectors(detach):
         def atoms_of_vectors(self, *arguments):
             return detach(super().atoms_of_vectors(*arguments))
 
-    model, (z, pos, batch) = Detached(), structures((5, 6))
+    model, (z, pos, batch) = Detached(), draw_structures((5, 6))
     with expect_error("ValueError: Potential.atoms_of_vectors: ...do not depend on vec; expected"):
         model.energy_forces_stress(z, pos, batch)
     forces = model.energy_forces_stress(z[:1], pos[:1], create_graph=True).forces
@@ -228,7 +228,7 @@ def test_kinds_of_calls():
     """Each dtype has its own program; invalid input raises the same errors as in the eager potential."""
     model = Springs()
     compiled = tt.compile_potential(model, backend="eager")
-    z, pos, batch = structures((5, 6))
+    z, pos, batch = draw_structures((5, 6))
     double = compiled.energy_forces_stress(z, pos, batch)
     model.float()
     single = compiled.energy_forces_stress(z.int(), pos.float(), batch.int())
@@ -241,12 +241,12 @@ def test_kinds_of_calls():
         tt.compile_potential(torch.nn.Linear(1, 1))
 
 
-def test_what_tracing_loses_is_noticed():
+def test_detached_tensors_are_noticed():
     class Detached(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
             return super().atoms_of_vectors(z, vec.detach() + vec, neighbors)
 
-    z, pos, batch = structures((5, 6))
+    z, pos, batch = draw_structures((5, 6))
     pos.requires_grad_()  # only gradients with respect to positions differ
     with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
         tt.compile_potential(Detached(), backend="eager").energy_forces_stress(z, pos, batch, create_graph=True)
@@ -255,18 +255,18 @@ def test_what_tracing_loses_is_noticed():
 def test_a_model_that_looks_at_sizes():
     """If a model branches on sizes, calls that take another branch run eagerly with a warning."""
 
-    class Looking(Springs):
+    class BranchingModel(Springs):
         def atoms_of_vectors(self, z, vec, neighbors):
             energies = super().atoms_of_vectors(z, vec, neighbors)
             return 2.0 * energies if z.shape[0] > 20 else energies
 
-    model = Looking()
+    model = BranchingModel()
     compiled = tt.compile_potential(model, backend="eager")
     for sizes in [(9, 12), (5, 6)]:
-        z, pos, batch = structures(sizes)
+        z, pos, batch = draw_structures(sizes)
         with pytest.warns(UserWarning, match="branch, for 11 atoms") if sizes == (5, 6) else contextlib.nullcontext():
             results = compiled.energy_forces_stress(z, pos, batch)
-        close(results.energy, model.energy_forces_stress(z, pos, batch).energy)
+        assert_close(results.energy, model.energy_forces_stress(z, pos, batch).energy)
 
 
 class Net(Springs):
@@ -305,23 +305,23 @@ def test_one_compilation_for_few_and_many_edges():
 
 def test_derivatives_of_sums_are_selections():
     """In traced programs, derivatives of sums over edges or atoms are replaced by row selections."""
-    model, (z, pos, batch) = potential(), structures((4, 7))
+    model, (z, pos, batch) = potential(), draw_structures((4, 7))
     neighbors, key = model.neighbors(pos, batch), ProgramKey(model)
     example = programs.make_example(model, programs.Inputs.of(z, pos, None, neighbors, None))
-    constants = tuple(map(programs.constants, programs.list_graphs(neighbors)))
+    constants = tuple(map(programs.list_constants, programs.list_graphs(neighbors)))
     program = programs.trace_program(copy.deepcopy(model), constants, example, ())
     before = program(key.state, *example)
-    rewrite_sums(program, find_targets(program, key.state, example))
+    rewrite_sums(program, find_index_nodes(program, key.state, example))
     targets = [node.target for node in program.graph.nodes]
     number = 1 + len(model.output_blocks)  # sums into structures, and into atoms in each block
-    assert targets.count(sums) == targets.count(select_rows) == number
+    assert targets.count(sum_rows) == targets.count(select_rows) == number
     assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from forces on edges to atoms
     after = program(key.state, *example)
     for got, right in zip(after, before, strict=True):
         assert (got is None and right is None) or torch.equal(got, right)
     gradients = [torch.autograd.grad(r[1].square().sum(), [*model.parameters()][:3]) for r in (before, after)]
     for got, right in zip(*gradients, strict=True):
-        close(got, right)
+        assert_close(got, right)
 
 
 class Means(Net):
@@ -334,20 +334,20 @@ class Means(Net):
 
 
 def test_means_and_weighted_sums_are_not_taken_for_sums():
-    model, (z, pos, batch) = Means(), structures((4, 7))
+    model, (z, pos, batch) = Means(), draw_structures((4, 7))
     gradients = []
     for one in (model, tt.compile_potential(model, backend="aot_eager")):
         results = one.energy_forces_stress(z, pos.requires_grad_(), batch, create_graph=True)
         gradients.append((results.energy, results.forces, *torch.autograd.grad(results.forces.square().sum(), pos)))
     for expected, got in zip(*gradients, strict=True):
-        close(got, expected)
+        assert_close(got, expected)
 
 
-def norm():
+def make_batch_norm():
     return torch.nn.BatchNorm1d(8).double()
 
 
-COMPARED = {
+COMPARED_CHANGES = {
     "attribute": lambda model: setattr(model, "scale", 2.0),
     "removed": lambda model: delattr(model, "scale"),
     "type": lambda model: setattr(model, "scale", True),
@@ -381,17 +381,17 @@ NO_NEW_PROGRAM = {
 }
 
 
-@pytest.mark.parametrize("name", [*COMPARED, *NO_NEW_PROGRAM])
+@pytest.mark.parametrize("name", [*COMPARED_CHANGES, *NO_NEW_PROGRAM])
 def test_keys_differ_after_changes(name):
     """Keys differ after changes that are compared, but not after new parameter values or equal attributes."""
-    model = type("Changed", (Net,), {})(norm())
+    model = type("Changed", (Net,), {})(make_batch_norm())
     model.scale = {"sign of zero": 0.0, "type": 1}.get(name, 1.0)
     before = ProgramKey(model)
     assert before.unchanged(model)
-    (COMPARED | NO_NEW_PROGRAM)[name](model)
+    (COMPARED_CHANGES | NO_NEW_PROGRAM)[name](model)
     after = ProgramKey(model)
-    assert bool(differences(before.values, after.values)) == (name in COMPARED)
-    assert (before.values == after.values) == (name not in COMPARED)
+    assert bool(find_differences(before.values, after.values)) == (name in COMPARED_CHANGES)
+    assert (before.values == after.values) == (name not in COMPARED_CHANGES)
     assert before.unchanged(model) == (name == "values")
     assert after.unchanged(model)
 
@@ -399,13 +399,13 @@ def test_keys_differ_after_changes(name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:CompiledPotential. compiles a program for the same kind of call once more")
 def test_compared_changes_are_computed_with():
-    model = type("Changed", (Net,), {})(norm())
+    model = type("Changed", (Net,), {})(make_batch_norm())
     compiled, number = tt.compile_potential(model, backend="eager"), 0
     for name in ("none", "values", "nested", "hook", "cutoff of the class", "mode", "another parameter"):
-        (COMPARED | NO_NEW_PROGRAM).get(name, lambda model: None)(model)
-        expected, got = (one.energy_forces_stress(*structures((5, 6))) for one in (copy.deepcopy(model), compiled))
+        (COMPARED_CHANGES | NO_NEW_PROGRAM).get(name, lambda model: None)(model)
+        expected, got = (one.energy_forces_stress(*draw_structures((5, 6))) for one in (copy.deepcopy(model), compiled))
         for one in ("energy", "forces", "energies"):
-            close(getattr(got, one), getattr(expected, one))
+            assert_close(getattr(got, one), getattr(expected, one))
         number += name not in NO_NEW_PROGRAM
         assert len(compiled.programs) == number, name
 
@@ -477,7 +477,7 @@ NOT_COMPARED = {
 
 def test_recompile_follows_all_other_changes(caplog):
     model = type("Reading", (Reading,), {})()
-    compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), structures((5, 6))
+    compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), draw_structures((5, 6))
     first = compiled.energy_forces_stress(z, pos, batch).energy
     (told,) = [r.getMessage() for r in caplog.records if r.name == "trigraph" and r.levelno == logging.WARNING]
     named = told.partition(" inside of ")[2].partition(";")[0].split(", ")
@@ -486,10 +486,10 @@ def test_recompile_follows_all_other_changes(caplog):
     def change_all():
         for change in NOT_COMPARED.values():
             change(model)
-        close(compiled.energy_forces_stress(z, pos, batch).energy, first)
+        assert_close(compiled.energy_forces_stress(z, pos, batch).energy, first)
         compiled.recompile()
         assert compiled.programs == []
-        close(compiled.energy_forces_stress(z, pos, batch).energy, 2.0 ** len(NOT_COMPARED) * first)
+        assert_close(compiled.energy_forces_stress(z, pos, batch).energy, 2.0 ** len(NOT_COMPARED) * first)
         assert compiled.compilations == 2
 
     try:
@@ -514,40 +514,40 @@ def test_models_of_trigraph_are_compared_in_full():
 )
 def test_a_call_leaves_what_an_eager_call_leaves(training, refused):
     """A call has the same effect on buffers, gradients and random numbers as an eager call, or none if refused."""
-    eager, state = Net(norm()).train(training), torch.get_rng_state()
+    eager, state = Net(make_batch_norm()).train(training), torch.get_rng_state()
     model = copy.deepcopy(eager)
     compiled = tt.compile_potential(model, backend="aot_eager")
     for seed in range(1 if refused else 2):
         with expect_error(f"RuntimeError: ...the {refused} of ...") if refused else contextlib.nullcontext():
-            compiled.energy_forces_stress(*structures((5, 6), seed), create_graph=bool(refused))
+            compiled.energy_forces_stress(*draw_structures((5, 6), seed), create_graph=bool(refused))
         if not refused:
-            eager.energy_forces_stress(*structures((5, 6), seed))
+            eager.energy_forces_stress(*draw_structures((5, 6), seed))
     assert torch.equal(state, torch.get_rng_state())
     assert all(p.grad is None for p in model.parameters())
     for name, buffer in eager.named_buffers():
-        close(dict(model.named_buffers())[name].double(), buffer.double())
+        assert_close(dict(model.named_buffers())[name].double(), buffer.double())
     assert eager.inner.num_batches_tracked == (2 if training and not refused else 0)
 
 
 @pytest.mark.slow
 def test_copies_and_pickles_have_programs_of_their_own():
-    inputs, compiled, file = structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
+    inputs, compiled, file = draw_structures((5, 6)), tt.compile_potential(Net(), backend="eager"), io.BytesIO()
     unused = pickle.loads(pickle.dumps(compiled))
-    close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
+    assert_close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
     torch.save(compiled, file)
     file.seek(0)
     for other in (copy.deepcopy(compiled), torch.load(file, weights_only=False), unused):
         assert (other.compilations, other.options) == (0, {"backend": "eager"})
         with torch.no_grad():
             other.model.last.weight.mul_(2.0)
-        close(other.energy_forces_stress(*inputs).energy, other.model.energy_forces_stress(*inputs).energy)
-    close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
+        assert_close(other.energy_forces_stress(*inputs).energy, other.model.energy_forces_stress(*inputs).energy)
+    assert_close(compiled.energy_forces_stress(*inputs).energy, compiled.model.energy_forces_stress(*inputs).energy)
 
 
 @pytest.mark.slow
 def test_threads_that_meet_in_their_first_call():
     """Threads that make their first calls at the same time get correct results, and tracing still works afterwards."""
-    inputs, model = structures((5, 6)), Net()
+    inputs, model = draw_structures((5, 6)), Net()
     potentials = [tt.compile_potential(one, backend="eager") for one in (model, copy.deepcopy(model))]
     meeting = threading.Barrier(4)
 
@@ -557,18 +557,18 @@ def test_threads_that_meet_in_their_first_call():
 
     with ThreadPoolExecutor(4) as pool:
         for forces in pool.map(call, range(4)):
-            close(forces, model.energy_forces_stress(*inputs).forces)
+            assert_close(forces, model.energy_forces_stress(*inputs).forces)
     assert [one.compilations for one in potentials] == [2, 2]
     other = Net(torch.nn.Tanh())
     got = tt.compile_potential(other, backend="eager").energy_forces_stress(*inputs)
-    close(got.forces, other.energy_forces_stress(*inputs).forces)
+    assert_close(got.forces, other.energy_forces_stress(*inputs).forces)
 
 
 def test_recompile_waits_for_a_program_that_another_thread_makes():
     """`recompile` waits for a program that is being compiled, and discards it, because the model has changed."""
-    inputs, calls, traced, go = structures((5, 6)), [], threading.Event(), threading.Event()
+    inputs, calls, traced, go = draw_structures((5, 6)), [], threading.Event(), threading.Event()
 
-    class Slow(Springs):
+    class SlowModel(Springs):
         config = type("Config", (), {"factor": 1.0})
 
         def atoms_of_vectors(self, *arguments):
@@ -578,18 +578,18 @@ def test_recompile_waits_for_a_program_that_another_thread_makes():
                 assert go.wait(60)
             return calls[-1] * super().atoms_of_vectors(*arguments)
 
-    compiled = tt.compile_potential(Slow(), backend="eager")
+    compiled = tt.compile_potential(SlowModel(), backend="eager")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lambda: compiled.energy_forces_stress(*inputs).energy)
         assert traced.wait(60)
-        Slow.config.factor = 2.0
+        SlowModel.config.factor = 2.0
         second = pool.submit(compiled.recompile)
         assert not second.done()
         go.set()
         expected = 2.0 * first.result()
         second.result()
     assert compiled.programs == []
-    close(compiled.energy_forces_stress(*inputs).energy, expected)
+    assert_close(compiled.energy_forces_stress(*inputs).energy, expected)
 
 
 class Counting(Net):
@@ -631,7 +631,7 @@ class Plain(Net):
 def test_models_that_a_program_would_not_follow(make, message):
     model, state = make(), torch.get_rng_state()
     with expect_error(message):
-        tt.compile_potential(model, backend="eager").energy_forces_stress(*structures((5, 6)))
+        tt.compile_potential(model, backend="eager").energy_forces_stress(*draw_structures((5, 6)))
     assert torch.equal(state, torch.get_rng_state())
     assert getattr(model, "calls", 0) == 0
 
@@ -663,7 +663,7 @@ def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
     compiled = tt.compile_potential(make(), backend="aot_eager_decomp_partition")
     cell = 9.0 * torch.eye(3).double()
     for sizes in [(3,), (9, 4), (2,), (20,), (1, 2, 3)]:
-        z, pos, batch = structures(sizes)
+        z, pos, batch = draw_structures(sizes)
         cells = cell.repeat(len(sizes), 1, 1) if periodic else None
         pos = torch.nn.Parameter(pos) if sizes == (20,) else pos
         twice = torch.arange(2 * len(z)) // 2
@@ -675,7 +675,7 @@ def test_one_compilation_for_each_kind_of_call(make, periodic, create_graph):
 
 def test_progress_is_told(caplog, capsys):
     with caplog.at_level(logging.INFO, "trigraph"):
-        tt.compile_potential(Net(), backend="eager").energy_forces_stress(*structures((5, 6)))
+        tt.compile_potential(Net(), backend="eager").energy_forces_stress(*draw_structures((5, 6)))
     told = [record.getMessage() for record in caplog.records if record.name == "trigraph"]
     assert [text.split(" in ")[0] for text in told] == [
         "compile_potential: compiling Net; this may take minutes",

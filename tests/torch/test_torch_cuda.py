@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_stand_in import Stream, convert_to_tensors
 
 import trigraph.torch
-from trigraph.arrays import cupy_module
+from trigraph.arrays import import_cupy
 from trigraph.backends.choice import supports_third
 from trigraph.torch import arrays, nn
 from trigraph.torch.layers import activations, edges
@@ -42,7 +42,7 @@ def draw_arguments(name):
     return op, draw_operator_arguments(op.op, np.float32)
 
 
-def ran(op, values):
+def compute_fields_on_device(op, values):
     """Call a torch operator; return all its fields by name."""
     rest = {n: v for n, v in values.items() if n not in op.array_names}
     wanted = ",".join(f.name for f in op.op.fields)
@@ -62,11 +62,11 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     expected, values = compute_on_host(op, values), convert_to_tensors(values)
     for graph in list_graphs(op.op, values).values():
         graph.prepare()
-    device.allocated.clear()
+    device.allocation_sizes.clear()
     with cupy_stand_in.capture_stream():
-        fields = ran(op, values)
+        fields = compute_fields_on_device(op, values)
     assert all(t.untyped_storage().resizable() for t in fields.values())  # allocated by torch
-    assert len(device.allocated) <= 1
+    assert len(device.allocation_sizes) <= 1
     for field, array in expected.items():
         assert (array is None) == (fields[field].numel() == 0)
         assert array is None or fields[field].numpy().tobytes() == array.tobytes(), field
@@ -79,9 +79,9 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
     x = torch.cat([8 * torch.randn(1991, dtype=dtype), extremes]).reshape(40, 50)
     b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # non-contiguous
     tensors, scales = (b, c, a, g, x), (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))
-    expected = [t for order in (2, 3) for t in activations._use_kernel(order, *tensors[6 - 2 * order :])]
+    expected = [t for order in (2, 3) for t in activations._run_kernel(order, *tensors[6 - 2 * order :])]
     device = request.getfixturevalue("device")
-    streams = launched(request.getfixturevalue("monkeypatch"))
+    streams = record_launch_streams(request.getfixturevalue("monkeypatch"))
     with torch.cuda.stream(Stream(7)):
         x, g, a = (t.detach().requires_grad_() for t in (x, g, a))
         (first,) = torch.autograd.grad(activations.SiLU()(x), x, g, create_graph=True)
@@ -91,8 +91,8 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
     for got, other, scale in zip(found, expected, scales, strict=True):
         assert got.isfinite().all()
         assert not (got - other).abs().gt(8 * torch.finfo(dtype).eps * scale.abs()).any()
-    assert activations._use_kernel(2, *[x[:0]] * 3)[0].shape == (0, 50)
-    assert not device.recorded
+    assert activations._run_kernel(2, *[x[:0]] * 3)[0].shape == (0, 50)
+    assert not device.recorded_streams
 
 
 class Counter(TorchDispatchMode):
@@ -146,7 +146,7 @@ def test_operations_of_a_step():
         assert all(abs(n - m) <= 0.05 * m for n, m in zip(numbers, stated[name], strict=True)), (name, numbers)
 
 
-def launched(monkeypatch):
+def record_launch_streams(monkeypatch):
     """Return a list to which every launch adds its stream."""
     streams, call = [], cupy_stand_in.CompiledKernel.__call__
 
@@ -160,11 +160,11 @@ def launched(monkeypatch):
 
 def test_streams_of_torch(device, monkeypatch):
     """Kernels are launched on torch's current stream; torch's default stream is CuPy's null stream."""
-    streams, (op, values) = launched(monkeypatch), draw_arguments("agg_weighted_n2n_bwd")
+    streams, (op, values) = record_launch_streams(monkeypatch), draw_arguments("agg_weighted_n2n_bwd")
     values = convert_to_tensors(values)
     for stream in (Stream(), Stream(7), Stream()):
         with torch.cuda.stream(stream):
-            ran(op, values)
+            compute_fields_on_device(op, values)
     assert list(dict.fromkeys(s.ptr for s in streams)) == [1, 7]
     assert len(set(map(id, streams))) == 2  # one CuPy object per stream
 
@@ -185,13 +185,13 @@ def test_streams_of_graphs_that_are_tensors(device):
 def test_a_graph_outlives_the_work_of_other_streams(device):
     op, values = draw_arguments("agg_weighted_n2n_bwd")
     values = convert_to_tensors(values)
-    ran(op, values)
-    assert not device.recorded
+    compute_fields_on_device(op, values)
+    assert not device.recorded_streams
     with torch.cuda.stream(Stream(7)):
-        ran(op, values)
+        compute_fields_on_device(op, values)
     held = {t.data_ptr() for t in trigraph.torch.graphs.tensors(values["graph"], True)}
-    assert {address for address, _ in device.recorded} == held
-    assert {stream.cuda_stream for _, stream in device.recorded} == {7}
+    assert {address for address, _ in device.recorded_streams} == held
+    assert {stream.cuda_stream for _, stream in device.recorded_streams} == {7}
 
 
 def test_graphs_are_built_in_memory_of_torch(device):
@@ -230,17 +230,17 @@ def test_neighbors_on_the_device(request, name, most, dtype):
     batch = torch.tensor([0, 2, 1, 2] * 6)
     pos = 7 * torch.rand(24, 3, generator=generator, dtype=dtype) - 2
 
-    def found():
+    def find_arrays():
         pbc_tensor = None if pbc is None else np.array(pbc)
         result = find_neighbors("test", pos, 2.9, batch, cell, pbc_tensor, most)
         graphs = [result.graph, result.ends, result.into, result.members]
         numbers = [np.asarray(t.numpy()) for g in graphs for t in trigraph.torch.graphs.tensors(g, True)]
         return numbers, None if result.shifts is None else result.shifts.numpy()
 
-    expected, shifts = found()
+    expected, shifts = find_arrays()
     request.getfixturevalue("device")
     request.getfixturevalue("monkeypatch").setattr(structures, "neighbors", None)
-    edges, cells = found()
+    edges, cells = find_arrays()
     assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(edges, expected, strict=True))
     assert np.array_equal(cells, shifts) if shifts is not None else cells is None
 
@@ -285,6 +285,6 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
 
 
 def test_memory_of_an_empty_array_may_be_asked_for_first(device):
-    allocate = arrays._Allocator(cupy_module().cuda, torch.device("cuda"), shares=True)
+    allocate = arrays._Allocator(import_cupy().cuda, torch.device("cuda"), shares=True)
     first, second = allocate(0), allocate(8)
     assert second.ptr == first.ptr

@@ -43,7 +43,7 @@ def make_inputs(atoms):
     return tuple(map(torch.tensor, (atoms.numbers, atoms.positions, np.array(atoms.cell), atoms.pbc)))
 
 
-def cluster(number=14, seed=0):
+def make_cluster(number=14, seed=0):
     """Return atomic numbers and positions on a distorted lattice with distances of at least 1."""
     rng = np.random.default_rng(seed)
     lattice = 1.9 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
@@ -51,14 +51,14 @@ def cluster(number=14, seed=0):
     return torch.tensor(rng.integers(1, 30, number)), torch.tensor(positions)
 
 
-def slab():
+def make_slab():
     atoms = fcc111("Cu", (1, 2, 2), vacuum=4.0)
     atoms.numbers[1] = 79
     atoms.rattle(0.05, seed=3)
     return atoms
 
 
-def close(got, expected, tolerance):
+def assert_close(got, expected, tolerance):
     got, expected = got.detach(), expected.detach()
     error = (got - expected).abs().max() / expected.abs().max()
     assert got.shape == expected.shape
@@ -77,7 +77,7 @@ def test_initial_parameters():
             assert p.var().item() == pytest.approx(2 / sum(p.shape), rel=1e-5)
     assert not ours.output_blocks[0].lin.weight.any()
     assert torch.equal(ours.rbf.freq, torch.pi * torch.arange(1.0, 4))
-    z, pos = cluster()
+    z, pos = make_cluster()
     assert ours(z, pos.float()).tolist() == [0.0]
 
 
@@ -85,7 +85,7 @@ def test_initial_parameters():
 def test_forces_and_stress_are_derivatives(periodic):
     """Forces and stress agree with central differences (h = eps^(1/3)) up to O(eps^(2/3)) of the largest terms."""
     model, h = make_model(), torch.finfo(torch.float64).eps ** (1 / 3)
-    z, pos, cell, pbc = make_inputs(slab())
+    z, pos, cell, pbc = make_inputs(make_slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     results = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
@@ -109,7 +109,7 @@ def test_forces_and_stress_are_derivatives(periodic):
 def test_a_force_loss_trains():
     """The parameter gradient of a loss of energies, forces and stresses agrees with central differences."""
     model = make_model()
-    z, pos, cell, pbc = make_inputs(slab())
+    z, pos, cell, pbc = make_inputs(make_slab())
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
     def loss(model):
@@ -134,7 +134,11 @@ def test_a_force_loss_trains():
 def test_batch_is_its_structures():
     """Results for a batch (various cells or none, interleaved atoms) agree with results for each structure."""
     model = make_model()
-    structures = [make_inputs(slab()), make_inputs(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
+    structures = [
+        make_inputs(make_slab()),
+        make_inputs(bulk("NaCl", "rocksalt", a=5.0)),
+        (*make_cluster(5), None, None),
+    ]
     alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
     batch = torch.cat([torch.full((len(s[0]),), i) for i, s in enumerate(structures)])
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
@@ -142,10 +146,10 @@ def test_batch_is_its_structures():
     pbc = torch.stack([torch.zeros(3, dtype=bool) if s[3] is None else s[3] for s in structures])
     cells = [s[2] for s in structures]
     together = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
-    close(together.energy, torch.cat([a.energy for a in alone]), 1e-14)
+    assert_close(together.energy, torch.cat([a.energy for a in alone]), 1e-14)
     for name in ("forces", "energies"):
-        close(getattr(together, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
-    close(together.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
+        assert_close(getattr(together, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
+    assert_close(together.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
     assert together.stress[2].isnan().all()
     stacked = torch.stack([torch.zeros(3, 3, dtype=torch.float64) if c is None else c for c in cells])
     again = model.energy_forces_stress(z, pos, batch[order].int(), stacked, pbc)
@@ -160,9 +164,9 @@ def test_batch_is_its_structures():
 def test_cells_of_some_structures():
     """Without `pbc`, structures with a cell are periodic in all directions, and structures without a cell in none."""
     model, batch = make_model(), torch.tensor([0] * 4 + [1] * 4)
-    z, pos, cell, _ = make_inputs(slab())
+    z, pos, cell, _ = make_inputs(make_slab())
     energies = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
-    close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
+    assert_close(energies, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
@@ -170,7 +174,7 @@ def test_isolated_atoms_and_empty_structures():
     model = make_model()
     z, pos = torch.tensor([29, 79]), torch.tensor([[0.0, 0, 0], [9, 0, 0]], dtype=torch.float64)
     apart = model.energy_forces_stress(z, pos, create_graph=True)
-    close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1]) for i in range(2)), 1e-14)
+    assert_close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1]) for i in range(2)), 1e-14)
     assert not apart.forces.any()
     (apart.energy.sum() + apart.forces.sum()).backward()
     empty = model.energy_forces_stress(z[:0], pos[:0])
@@ -186,46 +190,46 @@ def test_isolated_atoms_and_empty_structures():
 @compiled_whole
 def test_compiled_with_neighbors():
     """Compiled energies agree with eager ones (test_torch_compiled.py covers derivatives)."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(make_slab())
     kept = {"cell": cell, "neighbors": model.neighbors(pos, cell=cell, pbc=pbc)}
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
+    assert_close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
 
 
 @compiled_whole
 def test_compiled_around_a_search():
     """torch.compile breaks the graph at the neighbour search; results and derivatives agree with eager mode."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(make_slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
     for scale in (1.0, 0.95, 0.9):
         arguments = (z, scale * pos, None, scale * cell, pbc)
-        close(compiled(*arguments), model(*arguments), 1e-14)
+        assert_close(compiled(*arguments), model(*arguments), 1e-14)
         for got, expected in zip(derivatives(*arguments), model.energy_forces_stress(*arguments), strict=True):
             assert torch.equal(got, expected)
     with expect_error("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
 
 
-def leaves(tree):
-    return [tree] if isinstance(tree, torch.Tensor) else [tensor for part in tree for tensor in leaves(part)]
+def flatten_tensors(tree):
+    return [tree] if isinstance(tree, torch.Tensor) else [tensor for part in tree for tensor in flatten_tensors(part)]
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
     """Derivatives by torch.func are the same whether neighbours are searched inside the transform or passed to it."""
-    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(slab())
+    model, (z, pos, cell, pbc) = make_model(**SMALL), make_inputs(make_slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
         search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
         kept = transform(lambda p, c: model(z, p, cell=c, neighbors=neighbors).sum(), argnums)(pos, cell)
-        for got, expected in zip(leaves(search), leaves(kept), strict=True):
+        for got, expected in zip(flatten_tensors(search), flatten_tensors(kept), strict=True):
             assert torch.equal(got, expected)
 
 
 def test_a_search_of_many_positions():
-    model, (z, pos) = make_model(), cluster(4)
+    model, (z, pos) = make_model(), make_cluster(4)
     with expect_error("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
@@ -233,7 +237,7 @@ def test_a_search_of_many_positions():
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_inference_mode(create_graph):
     """Forces work in inference mode, and with tensors or neighbours created in inference mode."""
-    model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
+    model, (z, pos, cell, pbc) = make_model(), make_inputs(make_slab())
     expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
     with torch.inference_mode():
         z, pos, cell = z.clone(), pos.clone(), cell.clone()
@@ -273,7 +277,7 @@ def test_silu():
         (got,) = torch.autograd.grad(act(near), near, dual)
         assert torch.equal(forward_ad.unpack_dual(got).tangent, expected)
     for name in ("swish", "SiLU", "tanh", "leaky_relu"):
-        make_model(act=name)(*cluster(3))
+        make_model(act=name)(*make_cluster(3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -324,7 +328,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
 
 def test_forces_without_a_further_derivative(monkeypatch):
     """Without create_graph, forces and energies use torch's own SiLU, which is faster and bitwise identical."""
-    model, (z, pos) = make_model(num_blocks=1), cluster(6)
+    model, (z, pos) = make_model(num_blocks=1), make_cluster(6)
     expected = model.energy_forces_stress(z, pos, create_graph=True)
     monkeypatch.delattr(activations, "_SiLU")
     results = model.energy_forces_stress(z, pos)
@@ -337,32 +341,32 @@ def test_forces_without_a_further_derivative(monkeypatch):
 
 
 def test_float32_and_hessian():
-    z, pos = cluster(6)
+    z, pos = make_cluster(6)
     model = make_model(num_blocks=1)
     single = make_model(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
     assert single.energy.dtype == single.forces.dtype == torch.float32
     # A few hundred successive operations, each with a relative rounding error of 2^-24.
-    close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
+    assert_close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
     neighbors = model.neighbors(pos)
     hessian = torch.func.hessian(lambda p: model(z, p, neighbors=neighbors).sum())(pos).reshape(18, 18)
-    close(hessian, hessian.T, 1e-13)
+    assert_close(hessian, hessian.T, 1e-13)
     blocks = []
     got = model.hessian(z, pos, block_size=7, progress=lambda todo: blocks.extend(todo) or todo)
-    close(got.reshape(18, 18), hessian, 1e-12)
+    assert_close(got.reshape(18, 18), hessian, 1e-12)
     assert [len(block) for block in blocks] == [7, 7, 4]
     assert not got.requires_grad
-    close(model.hessian(z, pos, neighbors=neighbors, atoms=[4, -4]), got[[4, 2]], 1e-12)
+    assert_close(model.hessian(z, pos, neighbors=neighbors, atoms=[4, -4]), got[[4, 2]], 1e-12)
     assert model.hessian(z, pos, atoms=[]).shape == (0, 3, 6, 3)
 
 
 def test_products_with_the_hessian():
     """Hessian products for a batch agree with each Hessian; a parameter gradient agrees with a finite difference."""
-    (z, pos), model = cluster(6), make_model(**SMALL)
+    (z, pos), model = make_cluster(6), make_model(**SMALL)
     batch, vector = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, 3, dtype=pos.dtype)
     product = model.hessian_vector_product(z, pos, vector, batch)
     for structure in (batch == 0, batch == 1):
         hessian = model.hessian(z[structure], pos[structure]).reshape(9, 9)
-        close(product[structure].flatten(), hessian @ vector[structure].flatten(), 1e-12)
+        assert_close(product[structure].flatten(), hessian @ vector[structure].flatten(), 1e-12)
     weight = model.interaction_blocks[0].lin_kj.weight
 
     def loss():
@@ -376,7 +380,7 @@ def test_products_with_the_hessian():
         ends.append(loss().item())
         with torch.no_grad():
             weight[1, 2] -= sign * 1e-4
-    close(gradient[1, 2], torch.tensor((ends[0] - ends[1]) / 2e-4), 1e-6)
+    assert_close(gradient[1, 2], torch.tensor((ends[0] - ends[1]) / 2e-4), 1e-6)
     alone = model.hessian(z[:1], pos[:1])
     assert alone.shape == (1, 3, 1, 3)
     assert not alone.any()
@@ -401,7 +405,7 @@ def test_products_with_the_hessian():
 )
 def test_bad_calls_for_the_hessian(call, text):
     with expect_error(text):
-        call(make_model(**SMALL), *cluster(6))
+        call(make_model(**SMALL), *make_cluster(6))
 
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
@@ -436,7 +440,7 @@ def test_bad_input(change, text):
 
 def test_errors_name_the_structure_of_a_batch():
     """Errors about a batch name the structure and the index of the atom within it."""
-    model, (z, pos) = make_model(), cluster(6)
+    model, (z, pos) = make_model(), make_cluster(6)
     pos[3] = torch.nan
     with expect_error("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
@@ -444,10 +448,10 @@ def test_errors_name_the_structure_of_a_batch():
 
 def test_features_of_sources():
     """`of_sources` selects rows at `src`, with exact derivatives, also if it is compiled or there are no edges."""
-    z, pos, cell, pbc = make_inputs(slab())
+    z, pos, cell, pbc = make_inputs(make_slab())
     neighbors = make_model().neighbors(pos, cell=cell, pbc=pbc)
     vec = pos[neighbors.src] - pos[neighbors.dst] + neighbors.shifts.double() @ cell
-    close(neighbors.vectors(pos, cell[None]), vec, 1e-15)
+    assert_close(neighbors.vectors(pos, cell[None]), vec, 1e-15)
     x = torch.randn(len(z), 5, dtype=pos.dtype, requires_grad=True)
     assert torch.equal(neighbors.of_sources(x), x[neighbors.src])
     assert torch.autograd.gradcheck(neighbors.of_sources, (x,))
@@ -466,7 +470,7 @@ def test_features_of_sources():
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
 def test_sums_of_edges_and_of_atoms(method):
     """Sums have derivatives of any order in both modes, and work under vmap, compiled, and without edges."""
-    _, pos = cluster(5)
+    _, pos = make_cluster(5)
     neighbors = make_model().neighbors(pos, torch.tensor([0, 0, 2, 2, 2]))
     index, number = (neighbors.dst, 5) if method == "into_atoms" else (neighbors.batch, 3)
     summed, x = getattr(neighbors, method), torch.randn(len(index), 3, dtype=pos.dtype, requires_grad=True)
@@ -474,7 +478,7 @@ def test_sums_of_edges_and_of_atoms(method):
     def expected(x):
         return x.new_zeros(number, 3).index_add(0, index, x)
 
-    close(summed(x), expected(x), 1e-15)
+    assert_close(summed(x), expected(x), 1e-15)
     assert torch.autograd.gradcheck(summed, (x,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(summed, (x,), check_fwd_over_rev=True)
     orders = itertools.product([torch.func.jacfwd, torch.func.jacrev], repeat=3)
@@ -484,13 +488,13 @@ def test_sums_of_edges_and_of_atoms(method):
             functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).square().square().sum())
             for f in (summed, expected)
         )
-        close(got(given), right(given), 1e-12)
-    close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), expected(x), 1e-15)
+        assert_close(got(given), right(given), 1e-12)
+    assert_close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), expected(x), 1e-15)
     assert make_model().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
 
 
 def test_bad_neighbors_and_channels():
-    model, (z, pos, cell, pbc) = make_model(), make_inputs(slab())
+    model, (z, pos, cell, pbc) = make_model(), make_inputs(make_slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     for more, text in [
         ({"batch": torch.zeros(4, dtype=torch.int64)}, "batch is given with neighbors; expected None, as they hold it"),
@@ -523,10 +527,10 @@ MINIMA = {
 
 def test_least_sizes():
     """Energies and forces are finite for the smallest sizes of all layers."""
-    results = make_model(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
+    results = make_model(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*make_cluster(5))
     assert results.energy.isfinite().all()
     assert results.forces.isfinite().all()
-    assert make_model(**MINIMA)(*cluster(5)).isfinite().all()
+    assert make_model(**MINIMA)(*make_cluster(5)).isfinite().all()
 
 
 BAD_SIZES = [
@@ -555,11 +559,11 @@ def test_layers_alone():
 
 # Training: data-parallel ranks, averaged weights, mixed precision, functional calls.
 
-NUMBERS = (5, 6, 4, 7)  # numbers of atoms in four structures
+STRUCTURE_SIZES = (5, 6, 4, 7)  # numbers of atoms in four structures
 
 
 def select_structures(chosen):
-    return [cluster(NUMBERS[i], seed=i) for i in chosen]
+    return [make_cluster(STRUCTURE_SIZES[i], seed=i) for i in chosen]
 
 
 @pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
@@ -579,7 +583,7 @@ def test_ranks_share_a_batch(tmp_path):
 
 
 def test_averaged_weights():
-    model, (z, pos) = make_model(**SMALL), cluster(5)
+    model, (z, pos) = make_model(**SMALL), make_cluster(5)
     average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
     average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
     average.update_parameters(model)  # the first update copies the weights
@@ -602,7 +606,7 @@ def test_mixed_precision(half):
                 t.dtype for t in (y if isinstance(y, tuple) else (y,))
             )
         )
-    z, pos = cluster(9)
+    z, pos = make_cluster(9)
     with torch.autocast("cpu", half):
         found = model.energy_forces_stress(z, pos.float(), create_graph=True)
     wide, narrow = ("RadialBasis", "Embedding", "EmbeddingBlock", "InteractionBlock"), ("Linear", "OutputBlock")
@@ -626,7 +630,7 @@ def test_blocks_that_are_computed_again_in_the_backward():
 
 def test_parameters_of_a_call():
     """torch.func.functional_call uses the parameters that it receives."""
-    model, (z, pos) = make_model(**SMALL), cluster(5)
+    model, (z, pos) = make_model(**SMALL), make_cluster(5)
     before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}
     called = torch.func.functional_call(model, doubled, (z, pos))
     assert not torch.equal(called, before)

@@ -9,7 +9,7 @@ from programs import run_command
 
 torch = pytest.importorskip("torch")
 
-from trigraph.torch.graphs import COMPILED  # noqa: E402
+from trigraph.torch.graphs import COMPILER_TRACES_CALLS  # noqa: E402
 
 # Prints the OpenMP library in use. A trigraph wheel also loads its own, which stays unused if torch's is loaded.
 LIBRARY = """
@@ -76,7 +76,7 @@ def test_trigraph_first():
         trigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)
         import torch
     """
-    if COMPILED:
+    if COMPILER_TRACES_CALLS:
         script += """
         from torch._dynamo import compiled_autograd
         from torch._dynamo.utils import counters
@@ -98,4 +98,4 @@ def test_trigraph_first():
     *lines, library = print_in_new_process(script)
     check_library(library)
     # One compilation; the gradient of a sum of 12 numbers adds up to 12.
-    assert lines == (["1", "12.0"] if COMPILED else [])
+    assert lines == (["1", "12.0"] if COMPILER_TRACES_CALLS else [])

@@ -25,14 +25,14 @@ from trigraph.torch import arrays  # noqa: E402
 from trigraph.torch.layers.activations import silu  # noqa: E402
 
 
-def graph(index=np.int64):
+def make_graph(index=np.int64):
     return CSC(np.array([0, 2, 3, 6, 6], index), np.array([0, 1, 2, 0, 1, 3], index))
 
 
 def attention_arguments(dtype=torch.float32):
     torch.manual_seed(0)
     x, y, weights = (torch.randn(*s, dtype=dtype) for s in ((4, 6), (4, 6), (12,)))
-    return {"src_embedding": x, "dst_embedding": y, "attention_weights": weights, "graph": graph(), "num_heads": 2}
+    return {"src_embedding": x, "dst_embedding": y, "attention_weights": weights, "graph": make_graph(), "num_heads": 2}
 
 
 def assert_refused(kind, text, **changes):
@@ -43,7 +43,7 @@ def assert_refused(kind, text, **changes):
 
 
 META = torch.ones(4, 6, device="meta")
-WRONG = [
+WRONG_ARGUMENTS = [
     (TypeError, "src_embedding is a list; expected a torch.Tensor of float32 or float64", {"src_embedding": [1.0]}),
     (TypeError, "src_embedding is a tensor of layout torch.sparse_coo", {"src_embedding": torch.eye(4, 6).to_sparse()}),
     (ValueError, "src_embedding is on meta; expected a CPU or CUDA device", {"src_embedding": META}),
@@ -56,7 +56,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "text", "changes"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("kind", "text", "changes"), WRONG_ARGUMENTS, ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_is_refused_by_name(kind, text, changes):
     assert_refused(kind, f"mha_gat_n2n_fwd: {text}", **changes)
 
@@ -163,8 +163,8 @@ def test_a_backward_that_saved_what_out_overwrites_is_refused():
 @pytest.mark.parametrize("op", ["sum", "min", "max", "mean"])
 def test_results_that_no_derivative_needs_can_be_overwritten(op):
     x = torch.randn(4, 3, requires_grad=True)
-    (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, graph(), op).output_embedding.relu().sum(), x)
-    result = tt.agg_weighted_n2n(x, None, graph(), op).output_embedding
+    (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, make_graph(), op).output_embedding.relu().sum(), x)
+    result = tt.agg_weighted_n2n(x, None, make_graph(), op).output_embedding
     result.relu_()
     if op == "mean":  # the derivative of a mean uses the saved output
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -175,7 +175,7 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 
 
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
-def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_operators):
+def test_refused_calls_hold_no_tensors(monkeypatch, through, python_operators):
     """After a MemoryError, a tensor that the caller deletes is freed immediately, without garbage collection."""
     from trigraph.backends import front_door as backends
     from trigraph.torch import library
@@ -190,7 +190,7 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_o
     gc.disable()
     try:
         with contextlib.suppress(MemoryError):
-            tt.agg_weighted_n2n(x, None, graph()) if through == "trigraph.torch" else call_while_held(x)
+            tt.agg_weighted_n2n(x, None, make_graph()) if through == "trigraph.torch" else call_while_held(x)
         del x
         assert seen() is None
     finally:
@@ -199,7 +199,7 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through, python_o
 
 def call_while_held(x):
     """Call the public function while a local variable refers to the tensor."""
-    return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, graph())
+    return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, make_graph())
 
 
 def test_out_that_cannot_be_written_is_refused():
@@ -221,7 +221,7 @@ def test_out_that_cannot_be_written_is_refused():
         dual = forward_ad.make_dual(torch.zeros(4, 6), torch.ones(4, 6))
         assert_refused(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
     with pytest.raises(ValueError, match="agg_weighted_n2n_fwd: out is given inside a transform"):
-        torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, graph(), out=out))(out[None])
+        torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, make_graph(), out=out))(out[None])
     text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
     assert_refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
     with torch.no_grad():
@@ -386,7 +386,7 @@ def test_forged_checkpoints_are_refused(tmp_path):
             torch.load(tmp_path / "forged.pt", weights_only=True)
 
 
-FORMS = {
+TENSOR_FORMS = {
     "whole": lambda t: t,
     "transposed": lambda t: t.t().clone().t(),
     "cut": lambda t: torch.cat([t, t], 1)[:, : t.shape[1]],
@@ -399,12 +399,12 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", TENSOR_FORMS)
 def test_an_array_views_the_memory_of_a_tensor(form):
     """The array has the tensor's values and strides, keeps its memory alive, and leaves its storage resizable."""
     views = []
     for dtype in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"):
-        tensor = FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))
+        tensor = TENSOR_FORMS[form]((torch.arange(12) % 7).view(3, 4).to(getattr(torch, dtype)))
         expected, strides = tensor.clone().tolist(), [n * tensor.element_size() for n in tensor.stride()]
         array, address = arrays.view_array(tensor), tensor.data_ptr()
         assert (array.dtype.name, array.shape, array.tolist()) == (dtype, tuple(tensor.shape), expected)

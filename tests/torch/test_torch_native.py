@@ -30,7 +30,7 @@ MOSTLY_SLOW = [pytest.param(d, marks=[] if d.name == QUICK else pytest.mark.slow
 DTYPES = (("float32", np.int32), ("float64", np.int64), ("float32", np.int64), ("float64", np.int32))
 
 
-def cases(definition, dtypes=DTYPES):
+def yield_cases(definition, dtypes=DTYPES):
     """Yield cases with all kinds of graphs: hubs, isolated nodes, no edges, no nodes."""
     for variant in list_variants(definition, ()):
         for dtype, index in dtypes:
@@ -47,9 +47,9 @@ def flat_arguments(op, arguments, wanted=None):
     return op.flatten(tensors, given | {"wanted": ",".join(fields)}, True)
 
 
-def calls(definition, dtypes=DTYPES):
+def yield_calls(definition, dtypes=DTYPES):
     """Yield each operator of a definition with flat arguments that request all results, or a single one."""
-    for case in cases(definition, dtypes):
+    for case in yield_cases(definition, dtypes):
         for name in (f"{definition.name}_{order}" for order in (*ORDERS, "bwd3")):
             if (op := OPERATORS_OF_TORCH.get(name)) is None or op.native is None:
                 continue
@@ -68,7 +68,7 @@ def name_fields(op, arguments):
     return [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
 
 
-def attempt(function):
+def compute_or_error(function):
     """Call a function; return its results, or the type and text of its error."""
     try:
         results = function()
@@ -86,9 +86,9 @@ def assert_equal(results, expected, what):
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_bits_are_those_of_python(definition):
     seen = set()
-    for op, args, _ in calls(definition):
-        expected = attempt(lambda op=op, args=args: op.overload(*args))
-        results = attempt(lambda op=op, args=args: op.native.overload(*op.native.number_arguments(args)))
+    for op, args, _ in yield_calls(definition):
+        expected = compute_or_error(lambda op=op, args=args: op.overload(*args))
+        results = compute_or_error(lambda op=op, args=args: op.native.overload(*op.native.encode_arguments(args)))
         if isinstance(expected[0], type):
             assert op.native(args) is None, (op.op.name, expected)
             continue
@@ -98,7 +98,7 @@ def test_bits_are_those_of_python(definition):
     assert {f"{definition.name}_{order}" for order in ORDERS} <= seen
 
 
-def changes(tensor):
+def list_changed_tensors(tensor):
     """Return variants of a tensor, each with a change in a property that is checked."""
     changed = [tensor.to(d) for d in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)]
     changed += [tensor[:-1], tensor[..., :-1], tensor[None], tensor[..., None], tensor.flip(0), tensor.movedim(0, -1)]
@@ -129,7 +129,7 @@ def test_errors_are_those_of_python(name, monkeypatch):
         fields = results if isinstance(results, tuple) else (results,)
         return [(t.dtype, t.shape, t.numpy().tobytes()) for t in fields]
 
-    changed = [(n, v) for n in op.array_names if good[n] is not None for v in changes(good[n])]
+    changed = [(n, v) for n in op.array_names if good[n] is not None for v in list_changed_tensors(good[n])]
     changed += [(a.name, None) for a in op.op.arguments if a.nullable]
     for graph, _ in op.graphs:
         others = {"index": np.int32}, {"seed": 2}, {"num_edges": 9, "num_triplets": 7}
@@ -148,18 +148,20 @@ def test_errors_are_those_of_python(name, monkeypatch):
 @pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
 def test_opcheck(definition):
     seen = set()
-    for op, args, _ in calls(definition, DTYPES[:1]):
-        if op.op.name not in seen and not isinstance(attempt(lambda op=op, args=args: op.overload(*args))[0], type):
+    for op, args, _ in yield_calls(definition, DTYPES[:1]):
+        if op.op.name not in seen and not isinstance(
+            compute_or_error(lambda op=op, args=args: op.overload(*args))[0], type
+        ):
             seen.add(op.op.name)
             torch.library.opcheck(
                 op.native.overload,
-                tuple(op.native.number_arguments(args)),
+                tuple(op.native.encode_arguments(args)),
                 test_utils=("test_schema", "test_faketensor"),
             )
     assert len(seen) >= 3
 
 
-def derivatives(definition, case):
+def compute_derivatives(definition, case):
     """Return the results of the public function and three orders of derivatives."""
     arguments = case.arguments(OPERATORS_OF_TORCH[f"{definition.name}_fwd"].op)
     tensors = {n: torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
@@ -185,7 +187,7 @@ def derivatives(definition, case):
 def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
     used, served = [], []
     derivative = OPERATORS_OF_TORCH[f"{definition.name}_fwd"].derivative
-    plain = derivative.plain_gradients
+    plain = derivative.compute_plain_gradients
 
     def plain_gradients(*arguments):
         grads = plain(*arguments)
@@ -193,14 +195,14 @@ def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
             served.append(grads is not None)
         return grads
 
-    monkeypatch.setattr(derivative, "plain_gradients", plain_gradients)
-    for case in cases(definition, DTYPES[:2]):
+    monkeypatch.setattr(derivative, "compute_plain_gradients", plain_gradients)
+    for case in yield_cases(definition, DTYPES[:2]):
         with monkeypatch.context() as patched:
             for op in OPERATORS_OF_TORCH.values():
                 patched.setattr(op, "native", None)
-            expected = derivatives(definition, case)
+            expected = compute_derivatives(definition, case)
         used.append(len(expected))
-        assert_equal(derivatives(definition, case), expected, (definition.name, case))
+        assert_equal(compute_derivatives(definition, case), expected, (definition.name, case))
     assert max(used) > 2
     assert any(served)  # but not all, since the output's gradient may be absent
 
@@ -212,7 +214,7 @@ def test_locations_of_agg_weighted_n2n_are_checked():
     for change in (0, 1, -1, 2**30):
         given = {"grad_output_embedding": x, "embedding": x, "graph": graph, "op": "max", name: found + change}
         args = flat_arguments(op, given, ["embedding"])
-        assert (op.native(args) is None) == isinstance(attempt(lambda args=args: op.overload(*args))[0], type)
+        assert (op.native(args) is None) == isinstance(compute_or_error(lambda args=args: op.overload(*args))[0], type)
         assert (op.native(args) is None) == (change != 0)
 
 
@@ -240,7 +242,7 @@ def test_compiled_programs_call_them():
 
     x, op = torch.rand(3, 4), OPERATORS_OF_TORCH["agg_weighted_n2n_fwd"]
     flat = flat_arguments(op, {"src_embedding": x.numpy(), "graph": graph, "op": "max"})
-    for program in (make_fx(Model())(x), make_fx(lambda x: op.composite(x, *flat[1:])[0])(x)):
+    for program in (make_fx(Model())(x), make_fx(lambda x: op.composite_overload(x, *flat[1:])[0])(x)):
         assert "trigraph_cpu.agg_weighted_n2n_fwd" in program.code
         assert torch.equal(program(x), Model()(x))
     compiled = torch.compile(Model(), backend="aot_eager", fullgraph=True)
@@ -285,7 +287,7 @@ def test_the_environment_turns_them_off():
     assert "torch's operators in Python (TRIGRAPH_TORCH_CPP is 0)" in done.stdout
 
 
-SAME = """
+SIGNATURE_PROGRAM = """
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include "%s"
 template <class A, class B> constexpr bool same = sizeof(A) == sizeof(B)
@@ -310,14 +312,14 @@ def test_declarations_are_those_of_torchs_header(tmp_path):
     (tmp_path / "torch_operators.inc").write_text(
         "const struct { const char *name, *schema; Kernel kernel; } operators[] = {{nullptr, nullptr, nullptr}};\n"
     )
-    (tmp_path / "same.cpp").write_text(SAME % source)
+    (tmp_path / "same.cpp").write_text(SIGNATURE_PROGRAM % source)
     package = Path(trigraph.__file__).parent
     folders = [f"-I{p}" for p in (tmp_path, package / "include", Path(torch.__file__).parent / "include")]
     run_command("g++", "-std=c++17", "-fsyntax-only", "-w", *folders, tmp_path / "same.cpp")
 
 
 # Mutations of torch.cpp and of the output of torch_operators.py: (old text, new text).
-WRONG = {
+MUTATIONS = {
     "": ("contiguous", "contiguous"),
     "strides are ignored": ("contiguous = contiguous && (sizes[k] == 1 || strides[k] == next);", "contiguous = true;"),
     "an absent cotangent is not zero": (
@@ -329,7 +331,7 @@ WRONG = {
     "int64 is read as int32": ("whole == int64)\n            status", "whole == int32)\n            status"),
     "numbers need not be positive": ("if (x[k] <= 0)", "if (x[k] < -1e30)"),
 }
-RUN = """import sys
+RUN_TESTS = """import sys
 from pathlib import Path
 from trigraph.fortran import levels
 levels.LIBRARY = Path(sys.argv[1])
@@ -340,7 +342,7 @@ sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-k",
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", MUTATIONS)
 def test_wrong_lines_are_found(tmp_path, wrong):
     package = LIBRARY.parent
     for path in package.glob("libtrigraph*.so"):
@@ -348,7 +350,7 @@ def test_wrong_lines_are_found(tmp_path, wrong):
             (tmp_path / path.name).symlink_to(path)
     run_command(sys.executable, package / "torch_operators.py", tmp_path / "torch_operators.inc")
     shutil.copy(package / "torch.cpp", tmp_path)
-    right, changed, places = *WRONG[wrong], 0
+    right, changed, places = *MUTATIONS[wrong], 0
     for name in ("torch.cpp", "torch_operators.inc"):
         text = (tmp_path / name).read_text()
         places += text.count(right)
@@ -360,6 +362,6 @@ def test_wrong_lines_are_found(tmp_path, wrong):
         "g++", *flags, tmp_path / "torch.cpp", f"-L{package}", "-ltrigraph", "-o", library, f"-Wl,-rpath,{tmp_path}"
     )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
-    done = subprocess.run([sys.executable, "-c", RUN, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
+    done = subprocess.run([sys.executable, "-c", RUN_TESTS, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
     assert done.returncode not in (2, 4, 5)  # pytest has run tests
     assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes

@@ -59,7 +59,7 @@ MODES = {
 REVERSE = {"grad", "last grad", "vjp", "jacrev"}
 
 
-def nest(f, x, modes, depends):
+def differentiate_nested(f, x, modes, depends):
     """Return a nested derivative of f; "x" or the directions in `depends` depend on the outermost variable."""
     generator = torch.Generator().manual_seed(1)
     first, by_last = (torch.randn(len(modes), *x.shape, generator=generator, dtype=x.dtype) for _ in range(2))
@@ -77,7 +77,7 @@ def nest(f, x, modes, depends):
 
 
 @functools.cache
-def computes(modes, depends):
+def torch_supports(modes, depends):
     """Return whether torch can compute a nest for its own functions."""
 
     def own(x):
@@ -87,13 +87,17 @@ def computes(modes, depends):
         return False  # the outer mode has nothing recorded to differentiate
     x = torch.tensor([0.3, 0.7], dtype=torch.float64)
     try:
-        return torch.allclose(nest(own, x, modes, depends), nest(own, x, ["grad"] * len(modes), depends), rtol=1e-9)
+        return torch.allclose(
+            differentiate_nested(own, x, modes, depends),
+            differentiate_nested(own, x, ["grad"] * len(modes), depends),
+            rtol=1e-9,
+        )
     except RuntimeError as error:
         assert "Nested forward mode" in str(error) or "requires_grad_()" in str(error)  # noqa: PT017
         return False
 
 
-def functions(name, setting):
+def make_functions(name, setting):
     """Return a nonlinear function of two numbers that uses trigraph, and the same function in plain torch."""
     if name == "silu":
         return (lambda x: silu(x).square().sum()), (lambda x: (x * torch.sigmoid(x)).square().sum())
@@ -127,16 +131,16 @@ def functions(name, setting):
     return of(ours), of(lambda at: PLAIN[name](dict.fromkeys(arrays) | at, keywords))
 
 
-def check(name, setting, nests):
+def check_nests(name, setting, nests):
     """Compare nests with reverse mode for the plain torch function."""
-    ours, plain = functions(name, setting)
-    right = functools.cache(lambda order, depends: nest(plain, x, ["grad"] * order, depends))
+    ours, plain = make_functions(name, setting)
+    right = functools.cache(lambda order, depends: differentiate_nested(plain, x, ["grad"] * order, depends))
     x = torch.tensor([0.1, -0.2], dtype=torch.float64)
     number = 0
     for modes, depends in nests:
-        if computes(modes, depends):
+        if torch_supports(modes, depends):
             number, expected = number + 1, right(len(modes), depends)
-            error = (nest(ours, x, modes, depends) - expected).abs()
+            error = (differentiate_nested(ours, x, modes, depends) - expected).abs()
             assert error <= 1e-8 * expected.abs() + 1e-12, (modes, depends)
     assert number
 
@@ -147,7 +151,7 @@ def test_some_nests(name, setting):
     three = [("vjp", "dual", "vjp"), ("vjp", "vjp", "dual"), ("vjp", "jvp", "jvp"), ("jvp", "jvp", "jvp")]
     three += [("grad", "last grad", "dual"), ("vjp", "vjp", "jvp"), ("jacrev", "jvp", "jacfwd")]
     four = [("grad", "grad", "last grad", "dual"), ("grad", "grad", "grad", "dual"), ("vjp", "vjp", "vjp", "jvp")]
-    check(name, setting, [(m, d) for m in (*three, *four) for d in ((0,), (1,), (2,), (*range(len(m) - 1), "x"))])
+    check_nests(name, setting, [(m, d) for m in (*three, *four) for d in ((0,), (1,), (2,), (*range(len(m) - 1), "x"))])
 
 
 @pytest.mark.slow
@@ -159,13 +163,13 @@ def test_every_nest(name, setting):
     nests += [(m, (d,)) for m in three if not {"jacfwd", "jacrev"} & {*m} for d in (0, 1)]
     for inner in (("grad", "grad", "last grad"), ("grad",) * 3, ("vjp",) * 3, ("jacrev", "vjp", "grad")):
         nests += [((*inner, last), d) for last in MODES for d in ((0,), (1,), (2,), ("x",), (0, 1, 2, "x"))]
-    check(name, setting, nests)
+    check_nests(name, setting, nests)
 
 
 @pytest.mark.parametrize(("name", "setting"), QUICK, ids=str)
 def test_forward_mode_around_vmap(name, setting):
     """Forward mode around vmapped third derivatives is correct."""
-    ours, plain = functions(name, setting)
+    ours, plain = make_functions(name, setting)
     points, along = 0.1 * torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
     def third(function):

@@ -29,14 +29,14 @@ EPS = 1e-12  # tolerance for float64 sums of some hundred terms of order 1
 NODES, EDGES = 9, 40
 
 
-def close(got, expected, eps=EPS):
+def assert_close(got, expected, eps=EPS):
     assert got.shape == expected.shape
     assert got.dtype == expected.dtype
     scale = max(1.0, float(expected.detach().abs().max())) if expected.numel() else 1.0
     assert bool(((got - expected).abs() <= eps * scale).all())
 
 
-def edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
+def make_edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
     """Return random edges, including self-loops and parallel edges; the last node on each side is isolated."""
     rng = np.random.default_rng(0)
     return torch.tensor(
@@ -44,11 +44,11 @@ def edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
     ).to(dtype)
 
 
-def rows(number, width, seed=1):
+def draw_rows(number, width, seed=1):
     return torch.from_numpy(np.random.default_rng(seed).standard_normal((number, width))).requires_grad_()
 
 
-def gradients(module, out, *inputs):
+def compute_gradients(module, out, *inputs):
     """Return the gradients of a weighted sum of the output with respect to parameters and inputs."""
     g = torch.from_numpy(np.random.default_rng(7).standard_normal(tuple(out.shape)))
     return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
@@ -56,7 +56,7 @@ def gradients(module, out, *inputs):
 
 def close_all(got, expected):
     for a, b in zip(got, expected, strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 def make_both_layers(*args, seed=0, **kwargs):
@@ -83,61 +83,61 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_gat_is_pygs(options):
+def test_gat_equals_pyg(options):
     theirs, ours = make_both_layers(4, 5, **options)
-    x, edge_index = rows(NODES, 4), edges()
-    attr = rows(EDGES, 3, 2) if "edge_dim" in options else None
+    x, edge_index = draw_rows(NODES, 4), make_edges()
+    attr = draw_rows(EDGES, 3, 2) if "edge_dim" in options else None
     inputs = (x,) if attr is None else (x, attr)
     expected, (loops, attention) = theirs(x, edge_index, attr, return_attention_weights=True)
-    expected_grads = gradients(theirs, expected, *inputs)
+    expected_grads = compute_gradients(theirs, expected, *inputs)
     fused = ours(x, edge_index, attr)
     out, (got_loops, got_attention) = ours(x, edge_index, attr, return_attention_weights=True)
-    close(got_attention, attention)
+    assert_close(got_attention, attention)
     assert torch.equal(got_loops, loops)
     for got in (fused, out):
-        close(got, expected)
-        close_all(gradients(ours, got, *inputs), expected_grads)
+        assert_close(got, expected)
+        close_all(compute_gradients(ours, got, *inputs), expected_grads)
     if options.get("bias") is False:  # also check gradients of attention weights
-        close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
+        close_all(compute_gradients(ours, got_attention, *inputs), compute_gradients(theirs, attention, *inputs))
 
 
 @pytest.mark.parametrize(("sizes", "dtype"), [((NODES, 6), torch.int32), ((6, NODES), torch.int64)])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
 def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     theirs, ours = make_both_layers((4, 3), 5, **options)
-    x, edge_index = (rows(sizes[0], 4), rows(sizes[1], 3, 5)), edges(*sizes)
+    x, edge_index = (draw_rows(sizes[0], 4), draw_rows(sizes[1], 3, 5)), make_edges(*sizes)
     # PyG's fill_value="mean" fails if there are more destinations than sources.
-    attr = rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
+    attr = draw_rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
     inputs = x if attr is None else (*x, attr)
     used = [p for n, p in theirs.named_parameters() if attr is not None or "edge" not in n]
     parameters = [p for n, p in ours.named_parameters() if attr is not None or "edge" not in n]
     for size in (None, sizes):
         expected = theirs(x, edge_index, attr, size=size)
         got = ours(x, edge_index.to(dtype), attr, size=size)
-        close(got, expected)
+        assert_close(got, expected)
         g = torch.ones_like(expected)
         expected_grads = torch.autograd.grad(expected, [*used, *inputs], g)
         close_all(torch.autograd.grad(got, [*parameters, *inputs], g), expected_grads)
     if not options:
         got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
-        close(got, expected)
+        assert_close(got, expected)
 
 
 @pytest.mark.parametrize(
     ("in_channels", "options", "inputs"),
     [
-        ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
-        (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
-        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # no edge features
-        (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # unused edge features
-        (4, {"edge_dim": 1, "fill_value": 0.5}, (rows(NODES, 4), edges(), rows(EDGES, 1)[:, 0])),  # 1-D
-        (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
+        ((4, 4), {"heads": 2}, (draw_rows(NODES, 4), make_edges())),
+        (4, {"heads": 2, "residual": True}, ((draw_rows(NODES, 4), draw_rows(6, 4, 5)), make_edges(NODES, 6))),
+        (4, {"edge_dim": 1}, (draw_rows(NODES, 4), make_edges())),  # no edge features
+        (4, {}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 1))),  # unused edge features
+        (4, {"edge_dim": 1, "fill_value": 0.5}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 1)[:, 0])),  # 1-D
+        (4, {"edge_dim": 2, "fill_value": None}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 2, 2))),
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
 )
 def test_other_inputs_are_taken_as_pygs(in_channels, options, inputs):
     theirs, ours = make_both_layers(in_channels, 5, **options)
-    close(ours(*inputs), theirs(*inputs))
+    assert_close(ours(*inputs), theirs(*inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -148,71 +148,71 @@ def test_gat_under_autocast(dropout, dtype):
     PyG rounds scores and features to half precision; sums have about ten terms.
     """
     theirs, ours = make_both_layers(4, 5, heads=2, dropout=dropout)
-    theirs, ours, x = theirs.float(), ours.float(), rows(NODES, 4).detach().float()
+    theirs, ours, x = theirs.float(), ours.float(), draw_rows(NODES, 4).detach().float()
     outputs = []
     for layer in (ours, theirs):
         torch.manual_seed(3)
         with torch.autocast("cpu", dtype=dtype):
-            outputs.append(layer(x, edges()))
-            out, (_, attention) = layer(x, edges(), return_attention_weights=True)
+            outputs.append(layer(x, make_edges()))
+            out, (_, attention) = layer(x, make_edges(), return_attention_weights=True)
         assert out.dtype == attention.dtype == torch.float32
-    close(*outputs, 10 * torch.finfo(dtype).eps)
+    assert_close(*outputs, 10 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
+def test_dropout_equals_pyg(prepared, monkeypatch):
     theirs, ours = make_both_layers(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
-    edge_index = edges()
+    edge_index = make_edges()
     order = torch.argsort(edge_index[1], stable=True)
-    edge_index, x, attr = edge_index[:, order], rows(NODES, 4), rows(EDGES, 3, 2)
+    edge_index, x, attr = edge_index[:, order], draw_rows(NODES, 4), draw_rows(EDGES, 3, 2)
     graph = trigraph.CSC.from_edge_index(edge_index, NODES) if prepared else edge_index
     torch.manual_seed(3)
     expected = theirs(x, edge_index, attr)
     torch.manual_seed(3)
     got = ours(x, graph, attr)
-    close(got, expected)
-    close_all(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr))
-    monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # the slow path must not be used in eval mode
+    assert_close(got, expected)
+    close_all(compute_gradients(ours, got, x, attr), compute_gradients(theirs, expected, x, attr))
+    monkeypatch.setattr(nn.GATConv, "_compute_by_edge", None)  # the slow path must not be used in eval mode
     assert not torch.equal(got, ours.eval()(x, graph, attr))
-    close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
+    assert_close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
 
 
 def test_gat_on_a_prepared_graph():
     theirs, ours = make_both_layers(4, 5, heads=2, edge_dim=3)
-    x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
+    x, edge_index, attr = draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 3, 2)
     with expect_error("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
     looped, more = nn.add_self_loops(edge_index, attr, NODES)
     ours.add_self_loops = False
     graph = trigraph.CSC.from_edge_index(looped, NODES)
     expected, (_, attention) = theirs(x, edge_index, attr, return_attention_weights=True)
-    close(ours(x, graph, more), expected)
+    assert_close(ours(x, graph, more), expected)
     out, (pairs, weights) = ours(x, graph, more, return_attention_weights=True)
-    close(out, expected)
+    assert_close(out, expected)
     positions = torch.tensor(graph.edge_ids.tolist())
     assert torch.equal(pairs, looped[:, positions])
-    close(weights, attention[positions])
+    assert_close(weights, attention[positions])
 
 
 @pytest.mark.parametrize("fill_value", ["mean", "add", "sum", "min", "max", "mul", 2.0])
 def test_self_loops_are_pygs(fill_value):
-    edge_index, attr = edges(), rows(EDGES, 2)
+    edge_index, attr = make_edges(), draw_rows(EDGES, 2)
     expected = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
     got = nn.add_self_loops(edge_index, attr, NODES, fill_value)
     assert torch.equal(got[0], expected[0])
-    close(got[1], expected[1])
+    assert_close(got[1], expected[1])
     assert nn.add_self_loops(edge_index)[0].shape[1] == int((edge_index[0] != edge_index[1]).sum()) + NODES - 1
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
 
 def test_self_loops_of_fewer_sources_than_destinations():
     """Self-loops are added for the nodes that exist on both sides, where PyG raises an error."""
-    edge_index, attr = edges(6, NODES), rows(EDGES, 2)
+    edge_index, attr = make_edges(6, NODES), draw_rows(EDGES, 2)
     looped, features = nn.add_self_loops(edge_index, attr, 6)
     assert torch.equal(looped[:, -6:], torch.arange(6).expand(2, -1))
     for i, got in enumerate(features[-6:]):
         into = (edge_index[1] == i) & (edge_index[0] != i)
-        close(got, attr[into].mean(0) if into.any() else torch.zeros(2).double())
+        assert_close(got, attr[into].mean(0) if into.any() else torch.zeros(2).double())
 
 
 @pytest.mark.parametrize("root_weight", [False, True])
@@ -222,9 +222,9 @@ def test_self_loops_of_fewer_sources_than_destinations():
 )
 def test_weighted(op, mean_by, weighted, root_weight):
     layer = nn.WeightedConv((4, 3), 5, op, mean_by, root_weight).double()
-    x = (rows(NODES, 4), rows(6, 3, 5))
-    edge_index = edges(NODES, 6)
-    weight = (rows(EDGES, 1)[:, 0].detach().abs() + 0.1).requires_grad_() if weighted else None
+    x = (draw_rows(NODES, 4), draw_rows(6, 3, 5))
+    edge_index = make_edges(NODES, 6)
+    weight = (draw_rows(EDGES, 1)[:, 0].detach().abs() + 0.1).requires_grad_() if weighted else None
     graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
     expected = agg_weighted_n2n(x[0] @ layer.lin.weight.T, weight, graph, op, mean_by).output_embedding + layer.bias
     if root_weight:
@@ -232,25 +232,25 @@ def test_weighted(op, mean_by, weighted, root_weight):
     inputs = [x[0], *([x[1]] if root_weight else []), *([weight] if weighted else [])]
     for either in (edge_index, graph):
         got = layer(x, either, weight)
-        close(got, expected)
-        expected_grads = gradients(layer, expected, *inputs)
-        close_all(gradients(layer, got, *inputs), expected_grads)
+        assert_close(got, expected)
+        expected_grads = compute_gradients(layer, expected, *inputs)
+        close_all(compute_gradients(layer, got, *inputs), expected_grads)
 
 
 def test_weighted_without_features_of_destinations():
-    layer, edge_index = nn.WeightedConv((4, 3), 5).double(), edges(NODES, 6)
-    graph, x = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6), rows(NODES, 4)
-    close(layer((x, None), graph), layer((x, rows(6, 3)), edge_index), 0)
+    layer, edge_index = nn.WeightedConv((4, 3), 5).double(), make_edges(NODES, 6)
+    graph, x = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6), draw_rows(NODES, 4)
+    assert_close(layer((x, None), graph), layer((x, draw_rows(6, 3)), edge_index), 0)
 
 
-def gno(in_channels=3, **options):
+def make_gno_layer(in_channels=3, **options):
     torch.manual_seed(0)
     return nn.GNOLayer(in_channels, 4, 2, **{"hidden": 5, "activation": torch.tanh, **options}).double()
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_gno_is_the_readable_version(bias):
-    layer, x, coords, edge_index = gno(bias=bias), rows(NODES, 3), rows(EDGES, 2, 2), edges()
+def test_gno_equals_pyref(bias):
+    layer, x, coords, edge_index = make_gno_layer(bias=bias), draw_rows(NODES, 3), draw_rows(EDGES, 2, 2), make_edges()
     if bias:
         torch.nn.init.normal_(layer.bias)
     graph = trigraph.CSC.from_edge_index(edge_index.numpy(), NODES)
@@ -258,14 +258,14 @@ def test_gno_is_the_readable_version(bias):
     message = torch.from_numpy(pyref.gno_message_fwd(*arrays, graph, 3, 4))
     expected = torch.tanh(x @ layer.weight.T + message + (layer.bias if bias else 0))
     for edge_like in (edge_index, graph):
-        close(layer(x, edge_like, coords), expected)
+        assert_close(layer(x, edge_like, coords), expected)
     assert torch.autograd.gradcheck(lambda *a: layer(a[0], graph, a[1]), (x, coords), fast_mode=True)
     assert torch.autograd.gradgradcheck(lambda *a: layer(a[0], graph, a[1]), (x, coords), fast_mode=True)
 
 
 def test_gno_takes_athenas_parameters():
     """Layers load athena's parameter vector U | b_u | V | b_v | W | b, in which W is column-major."""
-    layer = gno()
+    layer = make_gno_layer()
     F, first = 12, 5 * (2 + 1 + 12) + 12
     values = torch.arange(first + F + 4.0).double()
     layer.load_packed(values)
@@ -279,79 +279,79 @@ def test_gno_takes_athenas_parameters():
 
 
 def test_gno_between_two_kinds_of_nodes():
-    layer, edge_index = gno((3, 2)), edges(NODES, 6)
-    x, coords = (rows(NODES, 3), rows(6, 2)), rows(EDGES, 2, 2)
+    layer, edge_index = make_gno_layer((3, 2)), make_edges(NODES, 6)
+    x, coords = (draw_rows(NODES, 3), draw_rows(6, 2)), draw_rows(EDGES, 2, 2)
     graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
     own = layer.weight @ x[1].T
     message = torch.atanh(layer((x[0], None), graph, coords))
-    close(layer(x, edge_index, coords), torch.tanh(own.T + message), 1e-10)
+    assert_close(layer(x, edge_index, coords), torch.tanh(own.T + message), 1e-10)
 
 
-def parametrized(linear):
+def add_parametrization(linear):
     torch.nn.utils.parametrize.register_parametrization(linear, "weight", torch.nn.Identity())
     return linear
 
 
-@pytest.mark.parametrize("wrap", [torch.nn.Sequential, parametrized])
+@pytest.mark.parametrize("wrap", [torch.nn.Sequential, add_parametrization])
 @pytest.mark.parametrize(
     "make", [lambda: nn.GATConv(3, 4, residual=True), lambda: nn.WeightedConv(3, 4, root_weight=True)]
 )
-def test_any_linear_layer_serves(make, wrap):
+def test_linear_layers_can_be_replaced(make, wrap):
     """The linear layer may be replaced by a Sequential or a parametrized layer, which have no parameter `weight`."""
-    layer, x = make().double(), rows(NODES, 3)
-    expected = layer(x, edges())
+    layer, x = make().double(), draw_rows(NODES, 3)
+    expected = layer(x, make_edges())
     for name, linear in list(layer.named_children()):
         setattr(layer, name, wrap(linear))
-    assert torch.equal(layer(x, edges()), expected)
+    assert torch.equal(layer(x, make_edges()), expected)
 
 
-def converted(layer):
+def convert_layer(layer):
     assert convert(layer).left == []
     return layer
 
 
-PYGS = {"heads": 2, "edge_dim": 2, "add_self_loops": False}
+PYG_OPTIONS = {"heads": 2, "edge_dim": 2, "add_self_loops": False}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["gat", "gat-dropout", "weighted", "gno", "converted"])
 @pytest.mark.parametrize("training", [False, True])
-def test_floats_of_16_bits_on_a_cpu(name, dtype, training):
+def test_half_precision_on_cpu(name, dtype, training):
     """With 16-bit inputs on a CPU, sums are computed in float32 and rounded once; other operations round as usual."""
-    make, attr = LAYERS.get(name, (lambda: pyg.GATConv(3, 4, **PYGS), rows(EDGES, 2, 2)))
+    make, attr = LAYERS.get(name, (lambda: pyg.GATConv(3, 4, **PYG_OPTIONS), draw_rows(EDGES, 2, 2)))
     layer = make().to(dtype).train(training)
-    layer = converted(layer) if name == "converted" else layer
-    single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (rows(NODES, 3), attr))
-    expected = single(x.float(), edges(), attr.float())
-    got = layer(x, edges(), attr)
+    layer = convert_layer(layer) if name == "converted" else layer
+    single, (x, attr) = copy.deepcopy(layer).float(), (t.detach().to(dtype) for t in (draw_rows(NODES, 3), attr))
+    expected = single(x.float(), make_edges(), attr.float())
+    got = layer(x, make_edges(), attr)
     assert got.dtype is dtype
     # The linear layers, scores, result and activation each cause a rounding error of eps.
-    close(got.float(), expected, 16 * torch.finfo(dtype).eps)
+    assert_close(got.float(), expected, 16 * torch.finfo(dtype).eps)
     got.sum().backward()
     assert all(p.grad.dtype is dtype for p in layer.parameters())
 
 
 LAYERS = {
-    "gat": (lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False), rows(EDGES, 2, 2)),
+    "gat": (lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False), draw_rows(EDGES, 2, 2)),
     "gat-dropout": (
         lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False, dropout=1e-300),
-        rows(EDGES, 2),
+        draw_rows(EDGES, 2),
     ),
-    "weighted": (lambda: nn.WeightedConv(3, 4, root_weight=True), rows(EDGES, 1)[:, 0].detach().requires_grad_()),
-    "gno": (lambda: nn.GNOLayer(3, 4, 2, activation=torch.nn.Softplus()), rows(EDGES, 2, 2)),
+    "weighted": (lambda: nn.WeightedConv(3, 4, root_weight=True), draw_rows(EDGES, 1)[:, 0].detach().requires_grad_()),
+    "gno": (lambda: nn.GNOLayer(3, 4, 2, activation=torch.nn.Softplus()), draw_rows(EDGES, 2, 2)),
 }
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_travel(name):
+def test_layers_can_be_copied(name):
     """Layers can be copied, pickled, converted to other dtypes and printed."""
     make, attr = LAYERS[name]
-    layer, x = make().double(), rows(NODES, 3)
-    expected = layer(x, edges(), attr)
+    layer, x = make().double(), draw_rows(NODES, 3)
+    expected = layer(x, make_edges(), attr)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        close(other(x, edges(), attr), expected, 0)
-    single = layer.float()(x.float(), edges(), attr.float())
-    close(single, expected.float(), 1e-5)
+        assert_close(other(x, make_edges(), attr), expected, 0)
+    single = layer.float()(x.float(), make_edges(), attr.float())
+    assert_close(single, expected.float(), 1e-5)
     assert type(layer).__name__ in repr(layer)
 
 
@@ -360,23 +360,23 @@ def test_layers_travel(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_compile(name, prepared):
     make, attr = LAYERS[name]
-    layer, x = make().double(), rows(NODES, 3)
+    layer, x = make().double(), draw_rows(NODES, 3)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for graph in (trigraph.CSC.from_edge_index(e, NODES) for e in (edges(), edges().flip(0))):
+    for graph in (trigraph.CSC.from_edge_index(e, NODES) for e in (make_edges(), make_edges().flip(0))):
         if prepared:
             graph.prepare()
         got = compiled(x, graph, attr)
         assert ("reverse_tensors" in graph._built) == prepared  # otherwise the program sorts the edges
         expected = layer(x, graph, attr)
-        close(got, expected)
-        close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
+        assert_close(got, expected)
+        close_all(compute_gradients(layer, got, x, attr), compute_gradients(layer, expected, x, attr))
 
 
 @compiled_whole
 @pytest.mark.parametrize("name", [*LAYERS, "converted"])
 def test_exported_layers_take_a_graph_of_any_size(name):
     """One exported program accepts GraphTensors of any size and equals eager mode bitwise; edge lists raise errors."""
-    make, attr = LAYERS.get(name, (lambda: converted(pyg.GATConv(3, 4, **PYGS)), rows(EDGES, 2)))
+    make, attr = LAYERS.get(name, (lambda: convert_layer(pyg.GATConv(3, 4, **PYG_OPTIONS)), draw_rows(EDGES, 2)))
     layer = make().double()
     rng = np.random.default_rng(0)
 
@@ -394,7 +394,7 @@ def test_exported_layers_take_a_graph_of_any_size(name):
         assert torch.equal(layer(*inputs), layer(inputs[0], inputs[1].graph(), inputs[2]))
     if name != "gat-dropout":
         with pytest.raises(TypeError, match=r"FakeTensor, .* pass trigraph\.torch\.GraphTensors\.of\(graph"):
-            torch.export.export(layer, (example[0], edges(), attr.detach()))
+            torch.export.export(layer, (example[0], make_edges(), attr.detach()))
 
 
 @pytest.mark.parametrize(
@@ -412,15 +412,15 @@ def test_layers_that_build_graphs_compile(name):
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
     make, attr = (more[name], None) if name in more else LAYERS[name]
     torch.manual_seed(0)
-    layer, x, edge_index = make().double(), rows(NODES, 3), edges()
+    layer, x, edge_index = make().double(), draw_rows(NODES, 3), make_edges()
     torch.compiler.reset()
     compiled = torch.compile(layer, backend="eager")
     for number in (EDGES, EDGES - 1, EDGES - 5):
         edges_and_attr = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
-        close(compiled(x, *edges_and_attr), layer(x, *edges_and_attr))
+        assert_close(compiled(x, *edges_and_attr), layer(x, *edges_and_attr))
     if isinstance(layer, nn.GATConv) and layer.dropout:
         one = torch.compile(layer, backend="eager", fullgraph=True)
-        close(one(x, *edges_and_attr), layer(x, *edges_and_attr))
+        assert_close(one(x, *edges_and_attr), layer(x, *edges_and_attr))
         return
     with expect_error("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
@@ -439,46 +439,83 @@ def test_layers_that_build_graphs_compile(name):
 def test_layers_that_build_graphs_are_transformed(name, transform):
     """Inside torch.func transforms, layers that build graphs have the same derivatives as with a prepared graph."""
     make, attr = LAYERS[name]
-    layer, attr, x, transform = make().double(), attr.detach(), rows(NODES, 3).detach(), getattr(torch.func, transform)
-    prepared, looped, more = copy.deepcopy(layer), edges(), attr
+    layer, attr, x, transform = (
+        make().double(),
+        attr.detach(),
+        draw_rows(NODES, 3).detach(),
+        getattr(torch.func, transform),
+    )
+    prepared, looped, more = copy.deepcopy(layer), make_edges(), attr
     if isinstance(layer, nn.GATConv):
         layer.add_self_loops = True
         looped, more = nn.add_self_loops(looped, attr, NODES)
     graph = trigraph.CSC.from_edge_index(looped, NODES)
-    got = transform(lambda x: layer(x, edges(), attr).square().sum())(x)
-    close(got, transform(lambda x: prepared(x, graph, more).square().sum())(x))
+    got = transform(lambda x: layer(x, make_edges(), attr).square().sum())(x)
+    assert_close(got, transform(lambda x: prepared(x, graph, more).square().sum())(x))
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_graphs_without_edges_or_nodes(name):
     make, attr = LAYERS[name]
-    layer, none = make().double(), edges()[:, :0]
-    out = layer(rows(NODES, 3), none, attr[:0])
-    alone = layer(rows(NODES, 3), trigraph.CSC.from_edge_index(none, NODES), attr[:0])
-    close(out, alone, 0)
-    own = layer(rows(NODES, 3), edges(), attr)[-1]  # the last node is isolated
-    close(out[-1], own, EPS)
-    assert layer(rows(0, 3), none, attr[:0]).shape == (0, out.shape[1])
-    grads = gradients(layer, out)
+    layer, none = make().double(), make_edges()[:, :0]
+    out = layer(draw_rows(NODES, 3), none, attr[:0])
+    alone = layer(draw_rows(NODES, 3), trigraph.CSC.from_edge_index(none, NODES), attr[:0])
+    assert_close(out, alone, 0)
+    own = layer(draw_rows(NODES, 3), make_edges(), attr)[-1]  # the last node is isolated
+    assert_close(out[-1], own, EPS)
+    assert layer(draw_rows(0, 3), none, attr[:0]).shape == (0, out.shape[1])
+    grads = compute_gradients(layer, out)
     assert all(bool(torch.isfinite(g).all()) for g in grads)
 
 
-GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
+GRAPH = trigraph.CSC.from_edge_index(make_edges(), NODES)
 BAD = [
     ("gat", {"x": [1.0]}, "TypeError: GATConv: x is a list; expected a torch.Tensor"),
-    ("gat", {"edge_index": edges().T}, "ValueError: GATConv: edge_index has shape (40, 2); expected (2, num_edges"),
-    ("gat", {"attr": rows(EDGES, 3)}, "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_"),
-    ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
+    (
+        "gat",
+        {"edge_index": make_edges().T},
+        "ValueError: GATConv: edge_index has shape (40, 2); expected (2, num_edges",
+    ),
+    (
+        "gat",
+        {"attr": draw_rows(EDGES, 3)},
+        "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_",
+    ),
+    ("gat", {"attr": draw_rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
     ("gat", {"size": (9, 8)}, "ValueError: GATConv: size is (9, 8); expected (num_src_nodes, num_dst_nodes) = (9, 9"),
-    ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, "ValueError: GATConv: edge_attr has ... with 40 rows"),
-    ("gat-plain", {"attr": rows(7, 1)[:, 0]}, "ValueError: GATConv: edge_attr has shape (7, 1); expected ... 40 rows"),
-    ("gat-plain", {"attr": rows(7, 1)[:, :, None]}, "ValueError: GATConv: edge_attr has ...; expected ... 40 rows"),
+    (
+        "gat-dropout",
+        {"attr": draw_rows(1, 2), "edge_index": GRAPH},
+        "ValueError: GATConv: edge_attr has ... with 40 rows",
+    ),
+    (
+        "gat-plain",
+        {"attr": draw_rows(7, 1)[:, 0]},
+        "ValueError: GATConv: edge_attr has shape (7, 1); expected ... 40 rows",
+    ),
+    (
+        "gat-plain",
+        {"attr": draw_rows(7, 1)[:, :, None]},
+        "ValueError: GATConv: edge_attr has ...; expected ... 40 rows",
+    ),
     ("gat-plain", {"attr": [1.0]}, "TypeError: GATConv: edge_attr is a list; expected a torch.Tensor"),
-    ("weighted", {"x": rows(NODES, 4)}, "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"),
-    ("weighted", {"attr": rows(EDGES, 1)}, "ValueError: ...edge_weight has shape (40, 1) of rank 2; expected"),
-    ("weighted", {"x": (rows(NODES, 3), None), "edge_index": GRAPH}, "ValueError: WeightedConv: x[1] is None and "),
-    ("gno", {"attr": rows(EDGES, 3)}, "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns"),
-    ("gno", {"attr": rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
+    (
+        "weighted",
+        {"x": draw_rows(NODES, 4)},
+        "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns",
+    ),
+    ("weighted", {"attr": draw_rows(EDGES, 1)}, "ValueError: ...edge_weight has shape (40, 1) of rank 2; expected"),
+    (
+        "weighted",
+        {"x": (draw_rows(NODES, 3), None), "edge_index": GRAPH},
+        "ValueError: WeightedConv: x[1] is None and ",
+    ),
+    (
+        "gno",
+        {"attr": draw_rows(EDGES, 3)},
+        "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns",
+    ),
+    ("gno", {"attr": draw_rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
 ]
 BAD += [
     (
@@ -492,10 +529,18 @@ BAD += [
     (name, {"edge_index": graph, "x": x}, f"ValueError: ...: {text}")
     for name in LAYERS
     for graph, x, text in [
-        (GRAPH, rows(NODES - 1, 3), "x has shape (8, 3); expected ... with 9 rows, num_src_nodes of the graph"),
-        (GRAPH, (rows(NODES, 3), rows(1, 3)), "x[1] has shape (1, 3); expected ... 9 rows, num_dst_nodes of the "),
-        (edges() + 2, rows(NODES, 3), "edge_index: CSC: src[...] is 9; expected 0 <= src < num_src_nodes = 9"),
-        (edges().to("meta"), rows(NODES, 3), "edge_index is on meta; expected cpu, where x is"),
+        (GRAPH, draw_rows(NODES - 1, 3), "x has shape (8, 3); expected ... with 9 rows, num_src_nodes of the graph"),
+        (
+            GRAPH,
+            (draw_rows(NODES, 3), draw_rows(1, 3)),
+            "x[1] has shape (1, 3); expected ... 9 rows, num_dst_nodes of the ",
+        ),
+        (
+            make_edges() + 2,
+            draw_rows(NODES, 3),
+            "edge_index: CSC: src[...] is 9; expected 0 <= src < num_src_nodes = 9",
+        ),
+        (make_edges().to("meta"), draw_rows(NODES, 3), "edge_index is on meta; expected cpu, where x is"),
     ]
 ]
 
@@ -503,7 +548,7 @@ BAD += [
 @pytest.mark.parametrize(("name", "changes", "text"), BAD)
 def test_bad_input(name, changes, text):
     make, attr = {**LAYERS, "gat-plain": (lambda: nn.GATConv(3, 4), None)}[name]
-    arguments = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
+    arguments = {"x": draw_rows(NODES, 3), "edge_index": make_edges(), "attr": attr} | changes
     more = {"size": arguments["size"]} if "size" in arguments else {}
     with expect_error(text):
         make().double()(arguments["x"], arguments["edge_index"], arguments["attr"], **more)
@@ -512,17 +557,17 @@ def test_bad_input(name, changes, text):
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops"])
 def test_several_lists_of_edges_at_once_are_refused(name):
     make, attr = (lambda: nn.GATConv(3, 4, dropout=0.5), None) if name == "gat-loops" else LAYERS[name]
-    layer, x = make().double(), rows(NODES, 3).detach()
+    layer, x = make().double(), draw_rows(NODES, 3).detach()
     with expect_error(
         "TypeError: ...: edge_index is a torch.Tensor batched by torch.vmap (join the graphs of all entries"
     ):
-        torch.vmap(lambda e: layer(x, e, attr))(edges()[None])
+        torch.vmap(lambda e: layer(x, e, attr))(make_edges()[None])
 
 
 def test_models_made_in_inference_mode_are_refused_where_derivatives_are_taken():
     with torch.inference_mode():
         layer, model = LAYERS["gno"][0]().double(), nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2)
-    inputs, atoms = (rows(NODES, 3), edges(), rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
+    inputs, atoms = (draw_rows(NODES, 3), make_edges(), draw_rows(EDGES, 2)), (torch.tensor([1, 1]), torch.eye(3)[:2])
     with expect_error(
         "RuntimeError: gno_message_fwd: params: made in torch.inference_mode(), for which torch computes no ..."
     ):
@@ -551,9 +596,15 @@ FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
         (lambda: nn.GATConv(3, 4, fill_value="median"), f"ValueError: GATConv: {FILL}"),
         (lambda: nn.GNOLayer(3, 4, 2, hidden=0), "ValueError: GNOLayer: hidden is 0; expected at least 1"),
         (lambda: nn.GNOLayer(3, 4, 2, activation="relu"), "TypeError: GNOLayer: activation is a str; expected"),
-        (lambda: nn.add_self_loops(edges(), rows(3, 2), NODES), "ValueError: add_self_loops: edge_attr has shape"),
-        (lambda: nn.add_self_loops(edges(), None, -1), "ValueError: add_self_loops: num_nodes is -1; expected"),
-        (lambda: nn.add_self_loops(edges(), None, 10**12), "MemoryError: add_self_loops: num_nodes is 1000000000000, "),
+        (
+            lambda: nn.add_self_loops(make_edges(), draw_rows(3, 2), NODES),
+            "ValueError: add_self_loops: edge_attr has shape",
+        ),
+        (lambda: nn.add_self_loops(make_edges(), None, -1), "ValueError: add_self_loops: num_nodes is -1; expected"),
+        (
+            lambda: nn.add_self_loops(make_edges(), None, 10**12),
+            "MemoryError: add_self_loops: num_nodes is 1000000000000, ",
+        ),
     ],
 )
 def test_bad_settings(call, text):
@@ -627,9 +678,9 @@ def test_a_graph_is_kept_with_its_tensor(monkeypatch, loops):
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_edges_that_were_written_to_are_used(name, write, tmp_path):
     """After any kind of write to the edge tensor, layers use and check its current values."""
-    of_name = {"gat-loops": nn.GATConv, "converted": lambda *a, **k: converted(pyg.GATConv(*a, **k))}
-    make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), rows(EDGES, 2)))
-    layer, x, first, second = make().double().eval(), rows(NODES, 3), edges(), edges().flip(0)
+    of_name = {"gat-loops": nn.GATConv, "converted": lambda *a, **k: convert_layer(pyg.GATConv(*a, **k))}
+    make, attr = LAYERS.get(name, (lambda: of_name[name](3, 4, edge_dim=2), draw_rows(EDGES, 2)))
+    layer, x, first, second = make().double().eval(), draw_rows(NODES, 3), make_edges(), make_edges().flip(0)
     file = torch.from_file(str(tmp_path / "edges"), shared=True, size=first.numel(), dtype=first.dtype)
     mapped = file.view_as(first).copy_(first)
     expected = [layer(x, e.clone(), attr) for e in (first, second)]

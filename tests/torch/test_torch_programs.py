@@ -36,7 +36,7 @@ def attention_graph():
     return CSC(np.array([0, 2, 3, 6, 6]), np.array([0, 1, 2, 0, 1, 3]))
 
 
-def attention(x, weights, graph):
+def compute_attention_loss(x, weights, graph):
     return tt.mha_gat_n2n(x, x, weights, graph, 2, activation="ELU").output_embedding.tanh().square().sum()
 
 
@@ -45,7 +45,7 @@ def attention_inputs():
     return tuple(torch.randn(*s, dtype=DTYPE, requires_grad=True) for s in ((4, 6), (12,)))
 
 
-def molecule():
+def make_molecule():
     """Return positions, weights, the graph, its sources and destinations, and frequencies."""
     torch.manual_seed(0)
     positions = torch.randn(6, 3, dtype=DTYPE)
@@ -55,14 +55,14 @@ def molecule():
     return positions.requires_grad_(), weights.requires_grad_(), graph, *ends, np.pi * torch.arange(1, 7, dtype=DTYPE)
 
 
-def energy(positions, weights, graph, src, dst, frequencies):
+def compute_energy(positions, weights, graph, src, dst, frequencies):
     vec = positions[src] - positions[dst]
     basis = tt.radial_basis(vec.norm(dim=1) / 3.0, frequencies)
     return tt.agg_edge_to_edge(vec, basis.sbf_rad, basis.rbf[:, :4].tanh(), weights, graph).square().sum()
 
 
-def energy_and_forces(positions, *rest):
-    total = energy(positions, *rest)
+def compute_energy_and_forces(positions, *rest):
+    total = compute_energy(positions, *rest)
     (gradient,) = torch.autograd.grad(total, positions, create_graph=True)
     return total, -gradient
 
@@ -77,10 +77,10 @@ def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     graph = attention_graph()
     graph._built.clear()
     with pytest.raises(Exception, match=r"this graph was built before trigraph\.torch was imported"):
-        torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+        torch.compile(compute_attention_loss, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
     with torch.no_grad():
-        expected = attention(*attention_inputs(), graph)  # the first use creates the graph's tensors
-    got = torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+        expected = compute_attention_loss(*attention_inputs(), graph)  # the first use creates the graph's tensors
+    got = torch.compile(compute_attention_loss, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
     assert torch.equal(got, expected)
 
 
@@ -88,7 +88,7 @@ def test_a_graph_that_changes_before_the_backward_is_noticed():
     """Changing a graph's tensors before the backward pass raises torch's error about in-place changes."""
     graph = attention_graph()
     apart, indices = tt.GraphTensors.of(graph), graph.indices.copy()
-    result = attention(*attention_inputs(), apart)
+    result = compute_attention_loss(*attention_inputs(), apart)
     apart.tensors[1].zero_()
     assert np.array_equal(graph.indices, indices)  # GraphTensors holds copies
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -98,7 +98,7 @@ def test_a_graph_that_changes_before_the_backward_is_noticed():
 def test_a_result_keeps_no_graph_after_its_backward():
     graph = attention_graph()
     seen = weakref.ref(graph.indices)
-    result = attention(*attention_inputs(), graph)
+    result = compute_attention_loss(*attention_inputs(), graph)
     del graph
     gc.collect()
     assert seen() is not None
@@ -139,12 +139,12 @@ def test_third_derivatives_traced_for_graphs_of_any_size():
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
-    arguments = molecule()
-    expected = energy_and_forces(*arguments)
+    arguments = make_molecule()
+    expected = compute_energy_and_forces(*arguments)
     (wanted,) = torch.autograd.grad(expected[1].square().sum(), arguments[1])
     positions, weights, graph, *rest = arguments
     arguments = positions, weights, tt.GraphTensors.of(graph), *rest
-    traced = make_fx(energy_and_forces, tracing_mode=mode)(*arguments)
+    traced = make_fx(compute_energy_and_forces, tracing_mode=mode)(*arguments)
     names = {str(node.target) for node in traced.graph.nodes}
     library = "trigraph_cpu" if torch_operators()[0] == "C++" else "trigraph"
     assert {f"{library}.agg_edge_to_edge_{order}.default" for order in ("fwd", "bwd")} <= names
@@ -156,9 +156,9 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
         np.testing.assert_allclose(gradient.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-9 * wanted.abs().max().item())
 
 
-def forwards_and_backwards(positions, rest, graph):
+def compute_transforms(positions, rest, graph):
     """Return a directional derivative (forward mode) and the messages of a batch (vmap)."""
-    function = lambda p: energy(p, *rest)  # noqa: E731
+    function = lambda p: compute_energy(p, *rest)  # noqa: E731
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(function(forward_ad.make_dual(positions, positions.cos()))).tangent
@@ -169,11 +169,11 @@ def forwards_and_backwards(positions, rest, graph):
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.slow)])
 def test_transforms_that_are_compiled(backend):
     """Compiled torch.func transforms agree with eager ones."""
-    positions, *rest = molecule()
+    positions, *rest = make_molecule()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
     positions, graph = positions.detach(), attention_graph()
-    expected = forwards_and_backwards(positions, rest, graph)
-    program = torch.compile(forwards_and_backwards, backend=backend, fullgraph=True)
+    expected = compute_transforms(positions, rest, graph)
+    program = torch.compile(compute_transforms, backend=backend, fullgraph=True)
     for got, right in zip(program(positions, rest, graph), expected, strict=True):
         assert right.abs().max() > 0.1
         assert_near(got / right.abs().max(), right / right.abs().max())
@@ -288,15 +288,15 @@ class _Model(torch.nn.Module):
         return self.function(*args)
 
 
-def embedded(rad_basis, weight, sph_basis, triplets):
+def compute_embedding_sum(rad_basis, weight, sph_basis, triplets):
     return tt.basis_embedding_triplets(rad_basis, weight, sph_basis, triplets).square().sum()
 
 
 EXPORTED = {
-    "CSC": (attention, lambda: (*attention_inputs(), attention_graph())),
-    "EdgeGraph": (energy, molecule),
+    "CSC": (compute_attention_loss, lambda: (*attention_inputs(), attention_graph())),
+    "EdgeGraph": (compute_energy, make_molecule),
     "Segments": (
-        embedded,
+        compute_embedding_sum,
         lambda: (*(torch.ones(s, dtype=DTYPE) for s in ((4, 3), (3, 2, 5), (3, 2))), Segments(np.array([1, 0, 1]), 4)),
     ),
 }
@@ -324,7 +324,7 @@ def test_threads_compute_the_same():
     x, weights = attention_inputs()
 
     def work(_):
-        return torch.autograd.grad(attention(x, weights, attention_graph()), (x, weights))
+        return torch.autograd.grad(compute_attention_loss(x, weights, attention_graph()), (x, weights))
 
     expected = work(0)
     with ThreadPoolExecutor(4) as pool:
@@ -336,7 +336,7 @@ def among_fake_tensors(work):
         work()
 
 
-UNDER = {
+MODES = {
     "fake tensors": among_fake_tensors,
     "inference mode": lambda work: torch.inference_mode()(work)(),
     "make_fx": lambda work: make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(
@@ -347,28 +347,28 @@ UNDER = {
 }
 
 
-@pytest.mark.parametrize("under", UNDER)
+@pytest.mark.parametrize("under", MODES)
 def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under):
     x, weights = (t.detach() for t in attention_inputs())
     value, expected = (
-        attention(x, weights, attention_graph()),
-        torch.func.grad(attention)(x, weights, attention_graph()),
+        compute_attention_loss(x, weights, attention_graph()),
+        torch.func.grad(compute_attention_loss)(x, weights, attention_graph()),
     )
     prepared, called, built = attention_graph(), attention_graph(), []
 
     def call():
-        attention(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, called)
+        compute_attention_loss(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, called)
 
     for work in (prepared.prepare, call, lambda: built.append(attention_graph())):
-        UNDER[under](work)
-    program = torch.compile(attention, backend="aot_eager")
+        MODES[under](work)
+    program = torch.compile(compute_attention_loss, backend="aot_eager")
     for graph in (prepared, called, built[0]):
-        assert torch.equal(torch.func.grad(attention)(x, weights, graph), expected)
-        mapped = torch.vmap(torch.func.grad(attention), (0, None, None))(x[None], weights, graph)
+        assert torch.equal(torch.func.grad(compute_attention_loss)(x, weights, graph), expected)
+        mapped = torch.vmap(torch.func.grad(compute_attention_loss), (0, None, None))(x[None], weights, graph)
         assert torch.equal(mapped[0], expected)
         leaf = x.clone().requires_grad_()
         with torch.autocast("cpu"):
-            attention(leaf, weights, graph).backward()
+            compute_attention_loss(leaf, weights, graph).backward()
         assert torch.equal(leaf.grad, expected)
         kept = [*graph._built["tensors"], *graph._built["reverse_tensors"]]
         assert all(type(t) is torch.Tensor and not t.is_inference() and t.device.type == "cpu" for t in kept)

@@ -9,7 +9,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
 from expect_error import expect_error
-from test_ase import crystal, potential
+from test_ase import make_crystal, make_potential
 
 pytest.importorskip("torch_sim", reason="torch-sim is not installed: pip install 'trigraph[clients]'")
 import torch_sim
@@ -22,22 +22,22 @@ from trigraph.torch.nn import EnergyForcesStress
 # Rounding errors of float64 sums, whose order differs between a batch and a single structure.
 ROUNDING = 2**-53 * 1e3
 # Relaxations accumulate rounding errors over their steps.
-RELAXED = 1e3 * ROUNDING
+RELAXATION_TOLERANCE = 1e3 * ROUNDING
 
 
 @pytest.fixture
 def model():
-    return trigraph.torch_sim.Model(potential(), per_atom_energies=True)
+    return trigraph.torch_sim.Model(make_potential(), per_atom_energies=True)
 
 
 def build_sheared_crystal():
     """Return a crystal with a far from symmetric cell matrix."""
-    atoms = crystal()
+    atoms = make_crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
     return atoms
 
 
-def ethane(vacuum=None):
+def make_ethane(vacuum=None):
     atoms = molecule("C2H6", vacuum=vacuum)
     atoms.pbc = vacuum is not None
     return atoms
@@ -49,7 +49,7 @@ def close(got, expected, tolerance=ROUNDING):
 
 def check_results(results, structures):
     """Compare the results of a batch with the ASE calculator's results for each structure."""
-    calculator, atom = trigraph.ase.Calculator(potential()), 0
+    calculator, atom = trigraph.ase.Calculator(make_potential()), 0
     assert list(results) == ["energy", "forces", "stress", "energies"]
     assert [len(values) for values in results.values()] == [len(structures), sum(map(len, structures))] * 2
     for i, atoms in enumerate(structures):
@@ -67,8 +67,8 @@ def check_results(results, structures):
 @pytest.mark.parametrize(
     "structures",
     [
-        [build_sheared_crystal(), bulk("Au"), ethane(5.0), build_sheared_crystal().repeat((2, 1, 1))],
-        [ethane(), molecule("H2O")],
+        [build_sheared_crystal(), bulk("Au"), make_ethane(5.0), build_sheared_crystal().repeat((2, 1, 1))],
+        [make_ethane(), molecule("H2O")],
     ],
     ids=["periodic", "free"],
 )
@@ -90,7 +90,7 @@ def test_slab(model):
         "atomic_numbers": torch.tensor(slab.numbers),
     }
     check_results(model(state), [slab])
-    captured = trigraph.torch.compile_potential(potential(), capture=True)
+    captured = trigraph.torch.compile_potential(make_potential(), capture=True)
     check_results(trigraph.torch_sim.Model(captured, per_atom_energies=True)(state), [slab])
 
 
@@ -123,21 +123,21 @@ def test_relaxation_of_cells(model):
     state = relax_with_cells(model, structures, 10)
     for atoms, relaxed in zip(structures, state.split(), strict=True):
         before = np.array(atoms.cell)
-        atoms.calc = trigraph.ase.Calculator(potential())
+        atoms.calc = trigraph.ase.Calculator(make_potential())
         FIRE(FrechetCellFilter(atoms), logfile=None, fa=1.0).run(fmax=0, steps=10)
         assert np.abs(atoms.cell - before).max() > 0.01
-        close(relaxed.row_vector_cell[0], np.array(atoms.cell), RELAXED)
-        close(relaxed.positions, atoms.positions, RELAXED)
-        close(relaxed.energy[0], atoms.get_potential_energy(), RELAXED)
+        close(relaxed.row_vector_cell[0], np.array(atoms.cell), RELAXATION_TOLERANCE)
+        close(relaxed.positions, atoms.positions, RELAXATION_TOLERANCE)
+        close(relaxed.energy[0], atoms.get_potential_energy(), RELAXATION_TOLERANCE)
 
 
-def test_what_is_asked_for(model):
+def test_requested_results(model):
     state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)
     model.per_atom_energies = False
     assert list(model(state)) == ["energy", "forces", "stress"]
     model.compute_stress = False
     assert list(model(state)) == ["energy", "forces"]
-    alone = trigraph.torch_sim.Model(potential(), compute_forces=False, compute_stress=False)
+    alone = trigraph.torch_sim.Model(make_potential(), compute_forces=False, compute_stress=False)
     (energy,) = alone(state).values()
     assert energy == model(state)["energy"]
     assert not energy.requires_grad
@@ -159,9 +159,9 @@ def test_dtype_follows_the_parameters(model):
 
 def test_skin(model, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or a cell or the skin has changed."""
-    structures = [build_sheared_crystal(), ethane(5.0)]
+    structures = [build_sheared_crystal(), make_ethane(5.0)]
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
-    kept, calls = trigraph.torch_sim.Model(potential(), per_atom_energies=True, skin=0.4), []
+    kept, calls = trigraph.torch_sim.Model(make_potential(), per_atom_energies=True, skin=0.4), []
     search = type(kept.model).neighbors
     monkeypatch.setattr(type(kept.model), "neighbors", lambda *a, **k: calls.append(1) or search(*a, **k))
 
@@ -199,7 +199,7 @@ def test_bad_input(model):
     with expect_error("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
         model(build_sheared_crystal())
     with expect_error("ValueError: Model: skin is -1.0; expected ..."):
-        trigraph.torch_sim.Model(potential(), skin=-1)
+        trigraph.torch_sim.Model(make_potential(), skin=-1)
     with expect_error("TypeError: Model: skin is 1 and Springs has no neighbors; expected skin=0"):
         trigraph.torch_sim.Model(Springs(), skin=1)
     state = torch_sim.initialize_state([build_sheared_crystal()], model.device, model.dtype)

@@ -26,17 +26,17 @@ from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
 from trigraph.torch.nn import DimeNetPlusPlus, Potential
 from trigraph.torch.potentials.compiled import list_graphs
-from trigraph.torch.potentials.export import LONGEST_CHAIN, compute_virials, count_hops, sort_edges
+from trigraph.torch.potentials.export import CHAIN_LENGTH, compute_virials, count_hops, sort_edges
 from trigraph.torch.potentials.export import PackageInputs as Arguments
 
 pytestmark = pytest.mark.skipif(torch_operators()[0] != "C++", reason="packages call the operators in C++")
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SYMBOLS = ["C", "Cu", "H", "O"]
-FORCES = "dump some all custom 1 dump id fx fy fz c_each\ndump_modify some sort id format float %.17g\n"
+DUMP_FORCES = "dump some all custom 1 dump id fx fy fz c_each\ndump_modify some sort id format float %.17g\n"
 
 
-def dimenet(dtype=torch.float64):
+def make_dimenet(dtype=torch.float64):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(8, 1, 2, 4, 4, 8, 3, 4, cutoff=4.0, output_initializer="glorot_orthogonal")
     return model.to(dtype).eval()
@@ -76,7 +76,7 @@ class Branches(Pairs):
         return super().atoms_of_vectors(z, vec, neighbors) * (2 if z.shape[0] > self.most else 1)
 
 
-def structures():
+def make_structures():
     """Return molecules, a single atom, a slab, a cell smaller than the cutoff (350 neighbours), and other crystals."""
     slab = fcc111("Cu", (2, 2, 3), vacuum=6.0)
     slab.info.clear()
@@ -98,8 +98,8 @@ def compute_in_ase(atoms, model):
 
 def test_graphs_of_programs():
     """Shuffled edges are sorted into the same arrays as in `Neighbors`: with cells, in batches, and without edges."""
-    model = dimenet()
-    for atoms in structures():
+    model = make_dimenet()
+    for atoms in make_structures():
         z, pos = torch.as_tensor(atoms.numbers), torch.as_tensor(atoms.positions)
         cell = torch.as_tensor(np.array(atoms.cell)) if atoms.pbc.any() else None
         pbc = None if cell is None else torch.as_tensor(atoms.pbc)
@@ -116,10 +116,10 @@ def test_graphs_of_programs():
 
 def test_reach_and_refusals(tmp_path):
     """The reach is measured correctly; models that cannot be exported raise errors before anything is compiled."""
-    assert [count_hops(model, 1) for model in (dimenet(), Pairs(), Mean())] == [3, 1, LONGEST_CHAIN - 1]
+    assert [count_hops(model, 1) for model in (make_dimenet(), Pairs(), Mean())] == [3, 1, CHAIN_LENGTH - 1]
     zero = DimeNetPlusPlus(8, 1, 1, 4, 4, 8, 3, 4)  # all derivatives of this model are zero
     assert count_hops(zero, 1) == 2
-    limited, two = dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
+    limited, two = make_dimenet(), DimeNetPlusPlus(8, 2, 1, 4, 4, 8, 3, 4)
     limited.max_num_neighbors = 9
     few, many = Branches(), Branches()
     few.most, many.most = 12, 120
@@ -129,10 +129,10 @@ def test_reach_and_refusals(tmp_path):
         (torch.nn.Linear(1, 1), {}, TypeError, "model is a Linear"),
         (limited, {}, ValueError, "DimeNetPlusPlus has max_num_neighbors 9"),
         (two, {}, ValueError, "DimeNetPlusPlus has out_channels 2"),
-        (dimenet().half(), {}, TypeError, "parameters of torch.float16"),
-        (dimenet(), {"path": "potential.pt"}, ValueError, "ends in .pt2"),
-        (dimenet(), {"elements": ["Xx"]}, ValueError, "elements has 'Xx'"),
-        (dimenet(), {"elements": ["Am"]}, ValueError, "z goes from 95"),
+        (make_dimenet().half(), {}, TypeError, "parameters of torch.float16"),
+        (make_dimenet(), {"path": "potential.pt"}, ValueError, "ends in .pt2"),
+        (make_dimenet(), {"elements": ["Xx"]}, ValueError, "elements has 'Xx'"),
+        (make_dimenet(), {"elements": ["Am"]}, ValueError, "z goes from 95"),
         (Pairs(changes=True), {}, ValueError, "Pairs changes calls when it is called"),
     )
     for model, keywords, error, message in given:
@@ -142,7 +142,7 @@ def test_reach_and_refusals(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def build(source, folder, *options):
+def build_with_cmake(source, folder, *options):
     """Build with CMake as described in docs/without_python.md; return the build folder."""
     config = subprocess.run(
         [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
@@ -159,7 +159,7 @@ def build(source, folder, *options):
 def packages(tmp_path_factory):
     """Return a function that exports a model by name, once, and returns the path of its package."""
     folder = tmp_path_factory.mktemp("packages")
-    models = {"float32": dimenet(torch.float32), "float64": dimenet(), "pairs": Pairs(), "mean": Mean()}
+    models = {"float32": make_dimenet(torch.float32), "float64": make_dimenet(), "pairs": Pairs(), "mean": Mean()}
 
     def package(name):
         path = folder / f"{name}.pt2"
@@ -171,10 +171,10 @@ def packages(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
+def cpp_program(tmp_path_factory):
     if shutil.which("cmake", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None:
         pytest.skip("there is no cmake")
-    return build("examples/cpp-potential", tmp_path_factory.mktemp("build")) / "potential"
+    return build_with_cmake("examples/cpp-potential", tmp_path_factory.mktemp("build")) / "potential"
 
 
 def run_program(program, *arguments, **variables):
@@ -184,12 +184,12 @@ def run_program(program, *arguments, **variables):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
-def test_cpp(name, tolerance, packages, program, tmp_path):
+def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
     """A single process, without libpython, computes the same results as Python for all structures."""
-    paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(structures())]
-    for path, atoms in zip(paths, structures(), strict=True):
+    paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(make_structures())]
+    for path, atoms in zip(paths, make_structures(), strict=True):
         write(path, atoms, format="extxyz", columns=["symbols", "positions"])
-    done = run_program(program, packages(name), *paths, LD_DEBUG="files")
+    done = run_program(cpp_program, packages(name), *paths, LD_DEBUG="files")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "libtrigraph_torch.so" in done.stderr
     assert "libpython" not in done.stderr
@@ -197,7 +197,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
     numbers = iter([float(word) for line in done.stdout.splitlines() for word in line.split()[1:]])
     for path in paths:
         # Errors are relative to the largest result, because forces vanish by symmetry in some structures.
-        expected = compute_in_ase(read(path), dimenet(getattr(torch, name)))
+        expected = compute_in_ase(read(path), make_dimenet(getattr(torch, name)))
         scale = max(np.abs(np.nan_to_num(array)).max() for array in expected)
         for array in expected:
             got = np.array([next(numbers) for _ in range(array.size)]).reshape(array.shape)
@@ -207,7 +207,7 @@ def test_cpp(name, tolerance, packages, program, tmp_path):
 
 
 @pytest.mark.slow
-def test_cpp_refusals(packages, program, tmp_path):
+def test_cpp_refusals(packages, cpp_program, tmp_path):
     """Invalid files cause the program to exit with a message."""
     paths = {name: tmp_path / f"{name}.xyz" for name in ("good", "element", "cell", "nan", "same")}
     for path in paths.values():
@@ -239,7 +239,7 @@ def test_cpp_refusals(packages, program, tmp_path):
         ([good, paths["same"]], "atoms 1 and 2 are at the same place"),
         ([good, paths["nan"]], "atom 0 is not a symbol and a position"),
     ):
-        done = run_program(program, *arguments)
+        done = run_program(cpp_program, *arguments)
         assert done.returncode == 1
         assert message in done.stderr
 
@@ -251,12 +251,13 @@ def plugin(tmp_path_factory):
     if not (headers / "pair.h").exists() or not (BIN / "mpiexec").exists():
         pytest.skip("there are no headers of LAMMPS, or no mpiexec")
     return (
-        build("examples/lammps-plugin", tmp_path_factory.mktemp("plugin"), f"-DLAMMPS={headers}") / "trigraphplugin.so"
+        build_with_cmake("examples/lammps-plugin", tmp_path_factory.mktemp("plugin"), f"-DLAMMPS={headers}")
+        / "trigraphplugin.so"
     )
 
 
 @pytest.fixture
-def run(plugin, packages, tmp_path):
+def run_lammps(plugin, packages, tmp_path):
     """Return a function that runs or starts LAMMPS on some ranks, with the given atoms and script lines."""
 
     def start(atoms, lines, name="float64", ranks=1, head="", start=False):
@@ -306,21 +307,21 @@ def crystal(repeat, tilt=0.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [0.0, 0.5])
-def test_lammps_is_ase(tilt, run):
+def test_lammps_is_ase(tilt, run_lammps):
     """Forces, energies and virials agree with Python on 1, 2 and 4 ranks, and the ranks agree after dynamics."""
-    each = FORCES.replace("c_each", "c_each c_stress[*]")
+    each = DUMP_FORCES.replace("c_each", "c_each c_stress[*]")
     lines = f"compute stress all stress/atom NULL virial\n{each}velocity all create 300 1\nfix move all nve\n"
     lines += "timestep 0.0002\nneigh_modify every 1 delay 0"
     atoms = crystal((6, 5, 5), tilt)
-    energy, forces, stress = compute_in_ase(atoms, dimenet())
-    energies, totals, model = atoms.get_potential_energies(), [], dimenet()
+    energy, forces, stress = compute_in_ase(atoms, make_dimenet())
+    energies, totals, model = atoms.get_potential_energies(), [], make_dimenet()
     z, pos, cell = (torch.as_tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
     virials = compute_virials(model, z, pos, cell[None], model.neighbors(pos, cell=cell)).numpy()
     virials = -virials[:, [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar angstrom^3
     for ranks in (1, 2, 4):
-        done = run(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)
-        assert done.returncode == 0, run.log()[-2000:]
-        got, thermo = run.dump(), run.thermo()
+        done = run_lammps(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)
+        assert done.returncode == 0, run_lammps.log()[-2000:]
+        got, thermo = run_lammps.dump(), run_lammps.thermo()
         assert np.abs(got[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
         assert np.abs(got[:, 4] - energies).max() <= 1e-12 * np.abs(energies).max()
         assert thermo[0, 1] == pytest.approx(energy[0], rel=1e-12)
@@ -334,47 +335,47 @@ def test_lammps_is_ase(tilt, run):
 
 
 @pytest.mark.slow
-def test_lammps_small_box(run):
+def test_lammps_small_box(run_lammps):
     """A box smaller than the cutoff works on one rank, and is refused if it would be divided among ranks."""
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
-    assert run(atoms, f"{FORCES}run 0").returncode == 0
-    forces = compute_in_ase(atoms, dimenet())[1]
-    assert np.abs(run.dump()[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
-    assert run(atoms, "run 0", ranks=2).returncode != 0
-    assert "that is divided among ranks; expected at least 16.0" in run.log()
+    assert run_lammps(atoms, f"{DUMP_FORCES}run 0").returncode == 0
+    forces = compute_in_ase(atoms, make_dimenet())[1]
+    assert np.abs(run_lammps.dump()[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
+    assert run_lammps(atoms, "run 0", ranks=2).returncode != 0
+    assert "that is divided among ranks; expected at least 16.0" in run_lammps.log()
 
 
 @pytest.mark.slow
-def test_lammps_dynamics_and_minimum(run, tmp_path, monkeypatch):
+def test_lammps_dynamics_and_minimum(run_lammps, tmp_path, monkeypatch):
     """NVE dynamics agree with `fix external` and conserve energy; a minimum agrees with ASE."""
     import trigraph.lammps
 
     monkeypatch.chdir(tmp_path)
     lines = "velocity all create 600 1\nneighbor 0.3 bin\nneigh_modify delay 0 every 1\nfix move all nve\n"
-    run(crystal((4, 4, 4)), f"{lines}timestep 0.0005\nrun 300", "pairs", ranks=2)
-    thermo = run.thermo()
+    run_lammps(crystal((4, 4, 4)), f"{lines}timestep 0.0005\nrun 300", "pairs", ranks=2)
+    thermo = run_lammps.thermo()
     assert len(thermo) == 301
     assert np.ptp(thermo[:, 3]) < 2e-3 * thermo[-1, 2]
-    assert "Neighbor list builds = 0" not in run.log()
+    assert "Neighbor list builds = 0" not in run_lammps.log()
     fix = "pair_style zero 4.5 full\npair_coeff * *\nfix model all external pf/callback 1 1"
     text = re.sub("pair_style.*\npair_coeff.*", fix, Path("in").read_text().split("\n", 1)[1])
     Path("external").write_text(text)
     trigraph.lammps.run(Pairs(), "external", SYMBOLS, arguments=["-log", "log", "-screen", "none"]).close()
-    external = run.thermo()
+    external = run_lammps.thermo()
     assert (np.abs(thermo - external).max(axis=0) <= 1e-10 * np.abs(external).max(axis=0)).all()
     drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # eV per step
     assert abs(drift) < 1e-6 * thermo[-1, 2]
     assert drift == pytest.approx(other, rel=1e-6)
     atoms = crystal((2, 2, 2))[:6]
-    run(atoms, "min_modify norm max\nminimize 0 1e-6 1000 10000", "pairs")
+    run_lammps(atoms, "min_modify norm max\nminimize 0 1e-6 1000 10000", "pairs")
     atoms.calc = trigraph.ase.Calculator(Pairs())
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert run.thermo()[-1, 1] == pytest.approx(atoms.get_potential_energy(), abs=1e-9)
+    assert run_lammps.thermo()[-1, 1] == pytest.approx(atoms.get_potential_energy(), abs=1e-9)
 
 
 @pytest.mark.slow
-def test_lammps_refusals(run, tmp_path):
+def test_lammps_refusals(run_lammps, tmp_path):
     """Errors stop a LAMMPS run with a message."""
     atoms, package = crystal((4, 4, 4)), "pairs"
     for lines, message, keywords in (
@@ -392,20 +393,20 @@ def test_lammps_refusals(run, tmp_path):
         ("create_atoms 1 single 3 3 3\ncreate_atoms 1 single 3 3 3\nrun 0", "are at the same place", {}),
         ("velocity all set 2000 0 0\nfix move all nve\nrun 99", "Lost atoms", {"head": "boundary f p p"}),
     ):
-        done = run(atoms, lines, **({"name": package} | keywords))
+        done = run_lammps(atoms, lines, **({"name": package} | keywords))
         assert done.returncode != 0
-        assert message in run.log()
+        assert message in run_lammps.log()
 
 
 @pytest.mark.slow
-def test_lammps_interrupt(run, tmp_path):
+def test_lammps_interrupt(run_lammps, tmp_path):
     """Ctrl-C stops a LAMMPS run with a message."""
-    process = run(crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
+    process = run_lammps(crystal((3, 3, 3)), "fix move all nve\nrun 1000000", "pairs", start=True)
     for _ in range(600):
-        if (tmp_path / "log").exists() and len(run.thermo()) > 2:
+        if (tmp_path / "log").exists() and len(run_lammps.thermo()) > 2:
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "pair_style trigraph: interrupted" in run.log()
+    assert "pair_style trigraph: interrupted" in run_lammps.log()

@@ -28,18 +28,18 @@ BACKENDS = {
     "gpu-host": ("gpu/{}.py", "gpu/kernels/{}.cu"),
     FRAMEWORK: ("src/trigraph/torch/plain.py", "src/trigraph/torch/jets.py"),
 }
-USED = re.compile(
+USE_PATTERN = re.compile(
     r"^\s*(?:#:?include\s+['\"]([\w.]+)['\"]|use trigraph_(\w+)"
     r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
     re.MULTILINE,
 )
 # Fortran template that declares procedures -> C template that defines them.
-DECLARED = {
+C_TEMPLATES = {
     "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
     "fortran/fast/dimenet.fypp": "fortran/fast/dimenet_features.c.fypp",
 }
 # Files shared by all families, which are not mutated.
-LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
+SHARED_FILES = ("kinds", "types.fypp", "shared.inc", "launcher")
 
 # Run `trigraph verify --operator FAMILY --backend BACKEND ...`, fast units first, and stop at the first failed check or
 # hanging unit. Print each unit before it starts, and the failure. A label selects a single unit.
@@ -81,12 +81,12 @@ sys.exit(status)
 @cache
 def _used_by(file: str) -> tuple[str, ...]:
     """Return the files that a file includes, imports or uses from its own folder."""
-    files = [DECLARED[file]] if file in DECLARED else []
-    for match in USED.finditer((ROOT / file).read_text()):
+    files = [C_TEMPLATES[file]] if file in C_TEMPLATES else []
+    for match in USE_PATTERN.finditer((ROOT / file).read_text()):
         include, module, source, imported = match.groups()
         names = [include, module, source, *(imported.split(", ") if imported and not source else ())]
         for name in filter(None, names):
-            if name in LEFT_OUT:
+            if name in SHARED_FILES:
                 continue
             paths = [Path(file).parent / (name + end) for end in ("", ".fypp", ".f90", ".py")]
             files += [str(p) for p in paths if (ROOT / p).is_file()]
@@ -102,17 +102,17 @@ def family_files(backend: str, family: str) -> tuple[str, ...]:
     return tuple(files)
 
 
-def users(backend: str, file: str) -> tuple[str, ...]:
+def find_families(backend: str, file: str) -> tuple[str, ...]:
     """Return the families that use a source file in a backend."""
     return tuple(family for family in FAMILIES if file in family_files(backend, family))
 
 
 def find_backend(file: str) -> str:
     """Return the backend that uses a source file."""
-    return next(backend for backend in BACKENDS if users(backend, file))
+    return next(backend for backend in BACKENDS if find_families(backend, file))
 
 
-def _list_mutations() -> list[str]:
+def _list_checkout_files() -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -125,7 +125,9 @@ def _list_mutations() -> list[str]:
 def _sources() -> list[str]:
     """Return the names of the package's source files."""
     return [
-        name for name in _list_mutations() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))
+        name
+        for name in _list_checkout_files()
+        if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))
     ]
 
 
@@ -134,7 +136,7 @@ class Outcome:
     """The outcome of a mutation: its status (``"passed"``, ``"failed"`` or ``"not built"``), reason and seconds."""
 
     status: str
-    why: str
+    refusal: str
     seconds: float
 
 
@@ -152,7 +154,7 @@ class Sandbox:
         self._configure()
 
     def _copy_checkout(self) -> None:
-        listed = _list_mutations()
+        listed = _list_checkout_files()
         if self.checkout.is_dir():
             for path in [p for p in self.checkout.rglob("*") if p.is_file()]:
                 if str(path.relative_to(self.checkout)) not in listed:
@@ -189,20 +191,22 @@ class Sandbox:
         fypp = shutil.which("fypp", path=search)
         (self._bin / "fypp").write_text(FYPP.format(python=sys.executable, fypp=fypp))
         (self._bin / "fypp").chmod(0o755)
-        self._right = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRIGRAPH_CPU_LEVEL")}
+        self._unchanged_environment = {
+            k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRIGRAPH_CPU_LEVEL")
+        }
         self._environment = {
-            **self._right,
+            **self._unchanged_environment,
             "PATH": os.pathsep.join([str(self._bin), search]),
             "PYTHONPATH": str(self._site),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         if not (self._build / "build.ninja").is_file():
             options = ["-Dcpu_levels=native,v3", "-Dgpu_host=true"]
-            done = self._call(["meson", "setup", *options, str(self._build), str(self.checkout)])
+            done = self._run_command(["meson", "setup", *options, str(self._build), str(self.checkout)])
             if done.returncode:
                 raise RuntimeError(done.stdout + done.stderr)
 
-    def _call(
+    def _run_command(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -235,7 +239,7 @@ class Sandbox:
         """Build and install the libraries of a family in a backend; return the output of a failed build, or ""."""
         libraries = self._libraries(backend, family)
         if libraries:
-            done = self._call(["ninja", "-C", str(self._build), *libraries])
+            done = self._run_command(["ninja", "-C", str(self._build), *libraries])
             if done.returncode:
                 return done.stdout + done.stderr
         for library in libraries:
@@ -248,19 +252,21 @@ class Sandbox:
         Raises RuntimeError if the failing unit also fails with the original sources.
         """
         start = time.monotonic()
-        said = self.build(backend, family)
-        if said:
-            return Outcome("not built", said, time.monotonic() - start)
+        compiler_output = self.build(backend, family)
+        if compiler_output:
+            return Outcome("not built", compiler_output, time.monotonic() - start)
         backends = " ".join([*(BACKENDS.keys() - {FRAMEWORK}), "judge"]) if backend == "fortran-reference" else backend
-        done = self._call([sys.executable, "-c", VERIFY, family, backends, ""])
+        done = self._run_command([sys.executable, "-c", VERIFY, family, backends, ""])
         outcome = Outcome("passed", "", time.monotonic() - start)
         if done.returncode:
             (*_, unit) = ["", *done.stdout.splitlines()]
-            (*_, why) = [f"status {done.returncode}", *done.stderr.splitlines()]
+            (*_, refusal) = [f"status {done.returncode}", *done.stderr.splitlines()]
             hangs = "hangs" if done.stderr.startswith("Timeout") else ""
-            outcome = Outcome("failed", hangs or why, outcome.seconds)
+            outcome = Outcome("failed", hangs or refusal, outcome.seconds)
             # If no unit was printed, an import failed; "none" matches no unit, so that only the imports are tested.
-            right = self._call([sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._right)
+            right = self._run_command(
+                [sys.executable, "-c", VERIFY, family, backends, unit or "none"], self._unchanged_environment
+            )
             if right.returncode:
                 raise RuntimeError(f"{unit} also fails with the unchanged sources: {right.stderr}")
         return outcome
@@ -271,7 +277,7 @@ class Sandbox:
         installed = self._site / "trigraph" / file.removeprefix("src/trigraph/")
         installed.write_text(text)
 
-    def outcome(self, backend: str, file: str, text: str, families: Sequence[str]) -> Outcome:
+    def verify_change(self, backend: str, file: str, text: str, families: Sequence[str]) -> Outcome:
         """Replace the text of one source, verify the families in order until one fails, and restore the source.
 
         The libraries built from the source are restored, too.
@@ -289,4 +295,4 @@ class Sandbox:
             self.write(file, right)
             for library in (library for family in families for library in self._libraries(backend, family)):
                 shutil.copy(self._installed / library, self._site / "trigraph" / library)
-        return Outcome(outcome.status, outcome.why, seconds)
+        return Outcome(outcome.status, outcome.refusal, seconds)

@@ -46,13 +46,13 @@ GNO = {
     },
     "gpu/sums.py": {
         "a sum over blocks takes the first alone": "    for first in range(0, ⟦count → min(count, step)⟧, step):\n",
-        "rows wider than a block": "    lane_bits = min(bits(width), ⟦7 → 8⟧)\n    arguments = {",
+        "rows wider than a block": "    lane_bits = min(ceil_log2(width), ⟦7 → 8⟧)\n    arguments = {",
     },
     "src/trigraph/backends/third_gno.py": {
         "the first layer of a direction selects": 'add({"params": ⟦layers(params, x["params"]) → x["params"]⟧}',
-        "a replaced layer is differentiated": 'along_z(direction)⟦, "second" → ⟧)',
+        "a replaced layer is differentiated": 'drop_second_layer(direction)⟦, "second" → ⟧)',
         "a replaced layer stays in the direction": "of_params is None else ⟦layers(of_params, None) → of_params⟧}",
-        "features stay in the direction along z": '(a, {**along_z(c)⟦, "features": None → ⟧})',
+        "features stay in the direction along z": '(a, {**drop_second_layer(c)⟦, "features": None → ⟧})',
         "a product of directions is left out": "for s, t in ((a, c),⟦ (c, a) → ⟧)",
         "NaN in a direction of an inactive unit": "finite = [⟦xp.where(xp.isfinite(x), x, 0) → x⟧ for",
     },
@@ -164,8 +164,8 @@ GAT = {
         "a product is differentiated in one factor": "z = dual(x%v * y%v, x%d * y%v⟦ + x%v * y%d → ⟧)",
     },
     "src/trigraph/torch/plain.py": {
-        "the softmax's second derivative": "curved = _deviation(alpha, first * second, index, num)⟦ →  * 0⟧\n",
-        "the first cotangents alone": "((seeds.get(n), y.parts[1]), (at[n], ⟦y.parts[3] → y.parts[2]⟧))",
+        "softmax's second derivative": "curved = _subtract_weighted_mean(alpha, first * second, index, num)⟦ →  * 0⟧\n",
+        "the first cotangents alone": "((seeds.get(n), y.parts[1]), (all_arrays[n], ⟦y.parts[3] → y.parts[2]⟧))",
     },
     "src/trigraph/torch/jets.py": {
         "curvature of a function of jets": "curved = derivatives[1](y, x0) * ⟦second[0] → second[1]⟧ * second[1]",
@@ -217,8 +217,8 @@ GAT = {
         "parts of a long row sum nothing again": "        if (first ⟦<= → <⟧ total) call compute_totals",
     },
     "gpu/gat.py": {
-        "a long edge row takes its first piece": "⟦self._finish(rows, target.overflow, target.out) → pass⟧",
-        "scores of a long row": "⟦sums.finish(self.kernels, rows, target.sums_overflow, target.sums) → pass⟧",
+        "a long edge row takes its first piece": "⟦self._reduce_long_rows(rows, target.overflow, target.out) → pass⟧",
+        "long row's scores": "⟦sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums) → pass⟧",
     },
 }
 WEIGHTED = {
@@ -245,7 +245,7 @@ WEIGHTED = {
     },
     "gpu/kernels/sums.cuh": {"pieces of a hub are lost": "            term = ⟦sums[level] → T(0)⟧;"},
     "gpu/sums.py": {
-        "weights of a long row": "   ⟦ → _ = rows.order is None and ⟧finish(kernels, rows, overflow",
+        "weights of a long row": "   ⟦ → _ = rows.order is None and ⟧add_long_row_parts(kernels, rows, overflow",
     },
     "fortran/fast/weighted_extrema.inc": {
         "a number after NaN in min": "is_better = .not. (best(f) <= message(f))⟦ .and. best(f) == best(f) → ⟧",

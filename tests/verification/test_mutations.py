@@ -28,13 +28,13 @@ def sandbox(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_right_lines_pass(sandbox, backend):
+def test_unchanged_sources_pass(sandbox, backend):
     """The original sources pass; torch is tested with a family whose third derivatives use torch's implementation."""
     outcome = sandbox.verify(backend, "gat" if backend == FRAMEWORK else "weighted")
-    assert outcome.status == "passed", outcome.why
+    assert outcome.status == "passed", outcome.refusal
 
 
-def test_each_right_line_stands_there_once():
+def test_each_original_line_occurs_once():
     for name, (family, file, right, wrong) in MUTATIONS.items():
         text = (ROOT / file).read_text()
         assert text.count(right) == 1, name
@@ -47,6 +47,6 @@ def test_each_right_line_stands_there_once():
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
-    outcome = sandbox.outcome(find_backend(file), file, text, [family])
-    assert outcome.status == "failed", outcome.why
-    print(f"\n{name}: {outcome.why}")
+    outcome = sandbox.verify_change(find_backend(file), file, text, [family])
+    assert outcome.status == "failed", outcome.refusal
+    print(f"\n{name}: {outcome.refusal}")

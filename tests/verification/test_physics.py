@@ -13,7 +13,7 @@ from trigraph.verification.subjects import Subject, make_backend_subject
 SHIPPED = {s.name: s for s in structures.list_default_structures()}
 
 
-def spoilt(operator, change):
+def make_wrong_subject(operator, change):
     """Return pyref with the result of one operator modified by `change`."""
     right = make_backend_subject("pyref")
 
@@ -54,19 +54,19 @@ WRONG_TRAINING = {
 
 
 # Results that depend on the coordinate axes, and results that depend on the numbering of the atoms.
-AXES, NUMBERS = (
+AXES, NUMBERING = (
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}),
     ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}),
 )
 # Kind of check, mistake, and the fields or transformations whose checks must fail.
 MISTAKES = [("forces", wrong, {"positions"}) for wrong in WRONG_FORCES.values()]
 MISTAKES += [("force training", wrong, {"weights"}) for wrong in WRONG_TRAINING.values()]
-MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERS, {"renumbered"})]
+MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERING, {"renumbered"})]
 
 
 @pytest.mark.parametrize(("kind", "wrong", "expected"), MISTAKES)
 def test_a_mistake_is_found(kind, wrong, expected, ethanol):
-    checks = physics.CHECKS[kind](spoilt(*wrong), ethanol, physics.INVOLVED[kind][0])
+    checks = physics.CHECKS[kind](make_wrong_subject(*wrong), ethanol, physics.INVOLVED[kind][0])
     failures = [c for c in checks if not c.passed]
     assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in failures}
     assert kind == "force training" or len(failures) == len(expected)
@@ -86,7 +86,7 @@ def test_an_exception_is_a_finding(kind, ethanol):
 def test_closed_forms_are_found():
     """The check of radial functions detects a closed form of j_2 without any correct digit in float32 at x = 0.001."""
 
-    def closed(fields, values):
+    def use_closed_form(fields, values):
         x = values["dist"].astype(np.float32)[:, None] * np.float32(bessel.bessel_zeros(8, 6)[2])
         j = (np.float32(3) / x**3 - 1 / x) * np.sin(x) - 3 / x**2 * np.cos(x)
         sbf = fields["sbf_rad"].reshape(len(x), 8, 6).copy()
@@ -94,7 +94,9 @@ def test_closed_forms_are_found():
         sbf[:, 2] *= (j / exact).astype(sbf.dtype)
         return {"sbf_rad": sbf.reshape(len(x), -1)}
 
-    checks = bessel.check_bessel(spoilt("radial_basis_fwd", closed), bessel.make_decades_case("float32", 0))
+    checks = bessel.check_bessel(
+        make_wrong_subject("radial_basis_fwd", use_closed_form), bessel.make_decades_case("float32", 0)
+    )
     assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
 
 
@@ -120,7 +122,7 @@ def test_the_default_run_does_not_need_ase(monkeypatch):
         structures.read_structure("some.xyz", 5.0)
 
 
-def xyz(tmp_path, *lines):
+def write_xyz(tmp_path, *lines):
     path = tmp_path / "some.xyz"
     path.write_text("\n".join([str(len(lines)), "", *lines]) + "\n")
     return path
@@ -138,7 +140,7 @@ def xyz(tmp_path, *lines):
 def test_bad_structures(tmp_path, lines, message):
     pytest.importorskip("ase")
     with pytest.raises(ValueError, match=message):
-        structures.read_structure(xyz(tmp_path, *lines), 5.0)
+        structures.read_structure(write_xyz(tmp_path, *lines), 5.0)
 
 
 @pytest.mark.parametrize("kind", ["one atom and its images", "no triplets", "too many triplets"])
@@ -164,7 +166,7 @@ def test_structures_at_the_limits(kind):
 
 def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
     pytest.importorskip("ase")
-    water = structures.read_structure(xyz(tmp_path, "O 0 0 0.12", "H 0 0.76 -0.48", "H 0 -0.76 -0.48"), 5.0)
+    water = structures.read_structure(write_xyz(tmp_path, "O 0 0 0.12", "H 0 0.76 -0.48", "H 0 -0.76 -0.48"), 5.0)
     units = plan_run(operators=["dimenet"], backends=["pyref"], dtypes=["float64"], structures=[water, water])
     own = [u for u in units if "some.xyz" in u.label]
     assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)

@@ -20,7 +20,7 @@ FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tan
 
 
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory):
+def operation_results(tmp_path_factory):
     """Return the value and scale of every operation for each entry of NUMBERS."""
     folder = tmp_path_factory.mktemp("scaled")
     sources = [
@@ -42,45 +42,48 @@ def rules(tmp_path_factory):
     ]
 
 
-def derivative(function, x, step=1e-5):
+def estimate_derivative(function, x, step=1e-5):
     return (function(x + step) - function(x - step)) / (2 * step)
 
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
-def test_scales(rules, number):
+def test_scales(operation_results, number):
     """Scales add in sums, obey the product rule in products and quotients, and are |f| + |f'| scale(x) for f(x)."""
-    results, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
+    results, (x, scale_x, y, scale_y) = operation_results[number], NUMBERS[number]
     expected = {
         "input": (x, abs(x)),
         "integer": (2, 2),
-        "add": (x + y, of_x + of_y),
-        "subtract": (x - y, of_x + of_y),
-        "subtract_integer": (x - 3, of_x + 3),
-        "subtract_from_integer": (3 - x, of_x + 3),
-        "negate": (-x, of_x),
-        "multiply": (x * y, of_x * of_y),
-        "multiply_integer": (-3 * x, 3 * of_x),
+        "add": (x + y, scale_x + scale_y),
+        "subtract": (x - y, scale_x + scale_y),
+        "subtract_integer": (x - 3, scale_x + 3),
+        "subtract_from_integer": (3 - x, scale_x + 3),
+        "negate": (-x, scale_x),
+        "multiply": (x * y, scale_x * scale_y),
+        "multiply_integer": (-3 * x, 3 * scale_x),
         # |x y|, plus the excess of each factor's scale over its absolute value times the other factor, plus a term
         # for errors of 8 eps of the scale in both factors.
-        "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y) + EIGHT_EPS * of_x * of_y),
-        "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
-        "divide_integer": (x / -3, of_x / 3),
-        "scale": (x / 8, of_x / 8),
+        "times": (
+            x * y,
+            abs(x * y) + abs(x) * (scale_y - abs(y)) + (scale_x - abs(x)) * abs(y) + EIGHT_EPS * scale_x * scale_y,
+        ),
+        "divide": (x / y, scale_x / abs(y) + scale_y * abs(estimate_derivative(lambda d: x / d, y))),
+        "divide_integer": (x / -3, scale_x / 3),
+        "scale": (x / 8, scale_x / 8),
         "exponent": (2 * 2.0 ** math.frexp(x)[1], 2 * 2.0 ** math.frexp(x)[1]),
         "at_most": (2 if x <= y else -2, 2),
         "at_most_integer": (2 if x <= 1 else -2, 2),
         "at_least_integer": (2 if x >= 1 else -2, 2),
     }
     for name, function in FUNCTIONS.items():
-        expected[name] = (function(x), abs(function(x)) + abs(derivative(function, x)) * of_x)
-    square, of_square = y * y, y * y + 2 * abs(y) * (of_y - abs(y)) + EIGHT_EPS * of_y**2
-    expected["sqrt"] = (abs(y), abs(y) + derivative(math.sqrt, square) * of_square)
+        expected[name] = (function(x), abs(function(x)) + abs(estimate_derivative(function, x)) * scale_x)
+    square, of_square = y * y, y * y + 2 * abs(y) * (scale_y - abs(y)) + EIGHT_EPS * scale_y**2
+    expected["sqrt"] = (abs(y), abs(y) + estimate_derivative(math.sqrt, square) * of_square)
     assert {n for n in results if not n.startswith(("value_", "derivative_"))} == expected.keys()
     for name, pair in expected.items():
         assert np.allclose(results[name], pair, rtol=1e-8, atol=0), name
 
 
-def times(a, b):
+def multiply_scaled(a, b):
     """Return the value and scale of a product, computed as in `test_scales`."""
     rest = abs(a[0]) * b[1] + a[1] * abs(b[0]) - abs(a[0] * b[0])
     return a[0] * b[0], rest + EIGHT_EPS * a[1] * b[1]
@@ -95,11 +98,11 @@ def add(a, b, sign=1):
 
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
-def test_derivatives(rules, number):
+def test_derivatives(operation_results, number):
     """The dual numbers (x, y) and (y, x) keep the values of x and y; their derivatives obey the rules of calculus."""
-    results, (value_x, of_x, value_y, of_y) = rules[number], NUMBERS[number]
-    x, y = (value_x, of_x), (value_y, of_y)
-    minus_y, zero = (-value_y, of_y), (0, 0)
+    results, (value_x, scale_x, value_y, scale_y) = operation_results[number], NUMBERS[number]
+    x, y = (value_x, scale_x), (value_y, scale_y)
+    minus_y, zero = (-value_y, scale_y), (0, 0)
     minus_sine = (-results["sin"][0], results["sin"][1])
     expected = {
         "add": add(y, x),
@@ -107,17 +110,17 @@ def test_derivatives(rules, number):
         "subtract_integer": y,
         "subtract_from_integer": minus_y,
         "negate": minus_y,
-        "multiply": (value_y**2 + value_x**2, of_y**2 + of_x**2),
-        "multiply_integer": (-3 * value_y, 3 * of_y),
-        "times": add(times(y, y), times(x, x)),
-        "divide": divide(add(y, times(divide(x, y), x), -1), y),
-        "divide_integer": (value_y / -3, of_y / 3),
-        "scale": (value_y / 8, of_y / 8),
-        "sin": times(results["cos"], y),
-        "cos": times(minus_sine, y),
-        "exp": times(results["exp"], y),
-        "tanh": times(add((1, 1), times(results["tanh"], results["tanh"]), -1), y),
-        "sqrt": divide(add(times(x, y), times(y, x)), [2 * n for n in results["sqrt"]]),
+        "multiply": (value_y**2 + value_x**2, scale_y**2 + scale_x**2),
+        "multiply_integer": (-3 * value_y, 3 * scale_y),
+        "times": add(multiply_scaled(y, y), multiply_scaled(x, x)),
+        "divide": divide(add(y, multiply_scaled(divide(x, y), x), -1), y),
+        "divide_integer": (value_y / -3, scale_y / 3),
+        "scale": (value_y / 8, scale_y / 8),
+        "sin": multiply_scaled(results["cos"], y),
+        "cos": multiply_scaled(minus_sine, y),
+        "exp": multiply_scaled(results["exp"], y),
+        "tanh": multiply_scaled(add((1, 1), multiply_scaled(results["tanh"], results["tanh"]), -1), y),
+        "sqrt": divide(add(multiply_scaled(x, y), multiply_scaled(y, x)), [2 * n for n in results["sqrt"]]),
     }
     expected |= dict.fromkeys(("input", "integer", "exponent", "at_most", "at_most_integer", "at_least_integer"), zero)
     assert {n.removeprefix("derivative_") for n in results if n.startswith("derivative_")} == expected.keys()

@@ -24,8 +24,8 @@ from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_r
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
 VARIANTS = ("regular", "second sizes", "one channel")  # varied calls, for operators without a graph
-WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
-COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
+CHECK_KINDS = ("accuracy", "nan", "algebra", "differences", "calls")
+COMMON_KINDS = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
 
 def execute_units(units):
@@ -40,7 +40,9 @@ def test_a_small_run_by_two_processes(tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
     made = set(report["checks"]["kind"])
-    assert made >= COMMON | {"differences", "threads", "golden"} | ({"levels"} if list_other_levels()[1] else set())
+    assert made >= COMMON_KINDS | {"differences", "threads", "golden"} | (
+        {"levels"} if list_other_levels()[1] else set()
+    )
 
 
 def test_the_plan_leaves_nothing_out():
@@ -54,7 +56,7 @@ def test_the_plan_leaves_nothing_out():
     for definition, backend in itertools.product(DEFINITIONS, HOST):
         for variant in list_variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
-            made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in WAYS}
+            made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in CHECK_KINDS}
             # Large gpu-host cases, NaN checks and varied calls alternate dtypes, so some have only one.
             assert made["accuracy"] >= (1 if backend in EMULATED and variant.kind.large else 2)
             if variant.kind.differenced:
@@ -124,10 +126,10 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
         units = [u for u in plan_run([name], ["pyref"], ["float64"]) if u.label.endswith("calls")]
         return {(c.kind, c.case, c.field) for u in units for c in u.execute() if not c.passed}
 
-    def everything(wrt=None, **arguments):
+    def ignore_wrt(wrt=None, **arguments):
         return good(**arguments)
 
-    def other_bits(wrt=None, **arguments):
+    def change_last_bit(wrt=None, **arguments):
         result = good(wrt=wrt, **arguments)
         if wrt is not None and result.params is not None:
             result.params[...] = np.nextafter(result.params, np.inf)
@@ -137,8 +139,10 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
         gg = np.ones_like(arguments["coords"]) if gg_coords is None else gg_coords
         return good(gg_coords=gg, wrt=wrt, **arguments)
 
-    assert ("repeat", "regular, coords alone", "coords") in list_failed(everything)
-    assert {case for _, case, _ in list_failed(other_bits)} == {f"{v}, params alone" for v in (*VARIANTS, "no edges")}
+    assert ("repeat", "regular, coords alone", "coords") in list_failed(ignore_wrt)
+    assert {case for _, case, _ in list_failed(change_last_bit)} == {
+        f"{v}, params alone" for v in (*VARIANTS, "no edges")
+    }
     assert {(kind, case) for kind, case, _ in list_failed(ones)} == {
         ("accuracy", f"{v}, gg_coords=None") for v in VARIANTS
     }
@@ -146,12 +150,12 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
 
 # Golden vectors: search, missing files, and detection of changed values.
 
-HERE = tuple(sorted(path.stem for path in golden.PACKAGED.glob("*.npz")))
-ELSEWHERE = tuple(name for names in golden.FILES.values() for name in names if name not in HERE)
+PACKAGED_NAMES = tuple(sorted(path.stem for path in golden.PACKAGED.glob("*.npz")))
+MISSING_NAMES = tuple(name for names in golden.FILES.values() for name in names if name not in PACKAGED_NAMES)
 
 
 @pytest.fixture
-def elsewhere(monkeypatch, tmp_path):
+def empty_golden_folder(monkeypatch, tmp_path):
     """Use an empty directory for additional golden vectors."""
     monkeypatch.setenv("TRIGRAPH_GOLDEN", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
@@ -160,7 +164,7 @@ def elsewhere(monkeypatch, tmp_path):
 
 def test_every_definition_has_packaged_vectors():
     operators = set()
-    for name in HERE:
+    for name in PACKAGED_NAMES:
         vectors = list(golden.read_vectors(name, golden.PACKAGED / f"{name}.npz"))
         assert all(v.expected for v in vectors)
         operators |= {v.operator for v in vectors}
@@ -170,21 +174,21 @@ def test_every_definition_has_packaged_vectors():
     assert set(OPERATORS) - alone <= operators
 
 
-def test_packaged_vectors_suffice(elsewhere):
-    assert sorted(golden.find_golden_files()) == sorted(HERE)
-    assert golden.list_missing_vectors() == ELSEWHERE
+def test_packaged_vectors_suffice(empty_golden_folder):
+    assert sorted(golden.find_golden_files()) == sorted(PACKAGED_NAMES)
+    assert golden.list_missing_vectors() == MISSING_NAMES
     assert golden.check_missing_vectors() == []
     ((what, why),) = cli._list_skips([Check("gno_kernel_fwd", *[""] * 5, 0.0, 0.0)], True, False)
     assert what == "2 files of golden vectors (2 of gno)"
-    assert why.startswith(f"not in {elsewhere}; TRIGRAPH_GOLDEN=DIR names another")
+    assert why.startswith(f"not in {empty_golden_folder}; TRIGRAPH_GOLDEN=DIR names another")
     labels = {u.label.split(":")[0] for u in plan_run(backends=["pyref"]) if "golden" in u.label}
-    assert labels == {f"golden {name}" for name in HERE}
+    assert labels == {f"golden {name}" for name in PACKAGED_NAMES}
 
 
-def test_missing_vectors_fail_under_ci(elsewhere, monkeypatch):
+def test_missing_vectors_fail_under_ci(empty_golden_folder, monkeypatch):
     monkeypatch.setenv("CI", "true")
     failed = golden.check_missing_vectors()
-    assert [c.case for c in failed] == list(ELSEWHERE)
+    assert [c.case for c in failed] == list(MISSING_NAMES)
     assert not any(c.passed for c in failed)
     assert any(u.label == "golden vectors that are missing" for u in plan_run(backends=["pyref"]))
 
@@ -193,10 +197,10 @@ def test_a_clone_without_a_directory_passes_under_ci(monkeypatch):
     monkeypatch.setattr(golden, "golden_directory", lambda: None)
     monkeypatch.setenv("CI", "true")
     assert golden.check_missing_vectors() == []
-    assert golden.list_missing_vectors() == ELSEWHERE
+    assert golden.list_missing_vectors() == MISSING_NAMES
 
 
-def vector(name, operator):
+def read_vector(name, operator):
     return next(v for v in golden.read_vectors(name, golden.PACKAGED / f"{name}.npz") if v.operator == operator)
 
 
@@ -212,7 +216,7 @@ def vector(name, operator):
 )
 def test_a_changed_value_is_noticed(name, operator, change, single):
     """A change of the largest value is detected, also in golden vectors that were computed in float32."""
-    right = replace(vector(name, operator), single=single)
+    right = replace(read_vector(name, operator), single=single)
     ways = [*((subjects.make_backend_subject("pyref"), dtype) for dtype in right.dtypes), (None, "float64")]
     assert all(c.passed for subject, dtype in ways for c in golden.check_golden(subject, right, dtype))
     for name in right.expected:

@@ -13,7 +13,7 @@ from trigraph.verification import cases, nonfinite, structures, tolerances
 from trigraph.verification.accuracy import check_accuracy, compute_scaled_error, describe_wrong_form
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import JudgedCase, list_all_operators, list_main_operators
-from trigraph.verification.nonfinite import SPOILERS
+from trigraph.verification.nonfinite import REPLACEMENTS
 from trigraph.verification.real import build_real_case, list_real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
 from trigraph.verification.settings import parse_restriction, parse_setting
@@ -75,7 +75,7 @@ def check_form(case):
         assert direction.shape == {**case.values, **case.grads, **case.ggs}[name].shape
 
 
-def test_a_graph_has_everything_that_is_awkward():
+def test_regular_graph_has_awkward_features():
     graph = find_case("gno_message", "regular").values["graph"]
     destinations = graph.prepare().destinations
     in_degrees, out_degrees = np.diff(graph.offsets), np.bincount(graph.indices, minlength=graph.num_src_nodes)
@@ -112,28 +112,32 @@ def test_kinks_that_are_nan_are_violations(monkeypatch):
 LENGTHS = {256, 257, 512}
 
 
-def lengths(index, count):
+def count_lengths(index, count):
     return np.bincount(index, minlength=count)
 
 
-def with_ends(counts):
+def has_critical_lengths(counts):
     """Return whether every critical row length occurs, and the first or last row is long."""
     return set(counts) >= LENGTHS and max(counts[0], counts[-1]) > 256
 
 
 def test_rows_end_where_pieces_end():
     graph = find_case("mha_gat_n2n", "boundaries").values["graph"]
-    for counts in (np.diff(graph.offsets), lengths(graph.indices, graph.num_src_nodes), lengths(graph.edge_ids, 0)):
-        assert with_ends(counts)
+    for counts in (
+        np.diff(graph.offsets),
+        count_lengths(graph.indices, graph.num_src_nodes),
+        count_lengths(graph.edge_ids, 0),
+    ):
+        assert has_critical_lengths(counts)
     graph = find_case("agg_edge_to_edge", "boundaries").values["graph"]
     for ends in (graph.src, graph.dst):
-        assert set(lengths(ends, graph.num_nodes)) >= LENGTHS
-    assert lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
+        assert set(count_lengths(ends, graph.num_nodes)) >= LENGTHS
+    assert count_lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
     definition = BY_NAME["interaction_bilinear"]
     for variant in (v for v in cases.list_variants(definition) if v.name == "boundaries"):
         values = cases.build_case(definition, variant, "float64", 0).values
         for segments in filter(None, (values[n] for n in ("triplets", "atoms", "idx_in"))):
-            assert with_ends(np.diff(segments.prepare().offsets))
+            assert has_critical_lengths(np.diff(segments.prepare().offsets))
 
 
 @pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.settings], ids=lambda d: d.name)
@@ -163,21 +167,21 @@ def test_small_blocks_are_several(name):
 def test_small_blocks_of_the_device_are_several():
     from trigraph.gpu import sums
 
-    assert len(list(sums.blocks(1000, 8))) == 1
+    assert len(list(sums.iterate_blocks(1000, 8))) == 1
     with sums.small_blocks():
-        assert list(sums.blocks(1000, 8)) == [(0, 256), (256, 256), (512, 256), (768, 232)]
+        assert list(sums.iterate_blocks(1000, 8)) == [(0, 256), (256, 256), (512, 256), (768, 232)]
 
 
 def test_spoilers_are_in_two_places_each():
     array = np.zeros((7, 3))
-    places = [np.flatnonzero(~np.isfinite(nonfinite._spoil_array(array, s))).tolist() for s in SPOILERS]
+    places = [np.flatnonzero(~np.isfinite(nonfinite._replace_elements(array, s))).tolist() for s in REPLACEMENTS]
     assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
     assert not np.isnan(pyref.agg_weighted_n2n_fwd(**find_case("agg_weighted_n2n", "regular").values)[0]).any()
 
 
 @pytest.mark.parametrize("structure", structures.list_default_structures(), ids=lambda s: s.name)
 def test_a_patch_of_a_structure_has_as_many_triplets_as_are_allowed(structure):
-    for budget in (structures.PATCH, structures.WHOLE):
+    for budget in (structures.PATCH_TRIPLETS, structures.WHOLE_TRIPLETS):
         some = structure.limit_triplets(budget)
         triplets = np.bincount(some.dst, minlength=len(some.positions))[some.src].sum()
         assert len(some.src) == len(structure.src) or 0.8 * budget < triplets <= budget
@@ -195,7 +199,7 @@ def test_a_real_input_that_lacks_an_argument_is_named():
         build_real_case(without_params, BY_NAME["gno_message"], "float64", 0, patch=True)
 
 
-def triple(values, scale=None):
+def make_triple(values, scale=None):
     values = np.asarray(values, float)
     return np.stack([values, np.zeros_like(values), abs(values) if scale is None else np.asarray(scale, float)])
 
@@ -205,27 +209,27 @@ def test_the_rule_counts_epsilons_of_the_scale():
         eps = np.finfo(dtype).eps
         assert tolerances.eps(dtype) == eps
         got = np.array([1, 1 + 3 * eps], dtype)
-        assert compute_scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
-        assert compute_scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
+        assert compute_scaled_error(got, make_triple([1, 1]), dtype) == pytest.approx(3)
+        assert compute_scaled_error(got, make_triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
     lo = np.array([[1.0], [1e-17], [1.0]])  # the judge's value is high + low
     assert compute_scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
 
 
 @pytest.mark.parametrize("where", ["got", "hi", "lo", "scale"])
 def test_a_nan_anywhere_is_no_agreement(where):
-    got, reference = np.ones(5), triple(np.ones(5))
+    got, reference = np.ones(5), make_triple(np.ones(5))
     target = {"got": got, "hi": reference[0], "lo": reference[1], "scale": reference[2]}[where]
     target[2] = np.nan
     assert math.isnan(compute_scaled_error(got, reference, "float64"))
 
 
 def test_infinities_and_zero_scales():
-    assert not compute_scaled_error(np.array([np.inf]), triple([1.0]), "float64") <= 1e300
-    assert not compute_scaled_error(np.array([1.0]), triple([np.inf]), "float64") <= 1e300
-    assert not compute_scaled_error(np.array([np.inf]), triple([np.inf]), "float64") <= 1e300
-    assert compute_scaled_error(np.array([1e-300]), triple([0.0]), "float64") > 1e7
-    assert compute_scaled_error(np.array([0.0]), triple([0.0]), "float64") == 0
-    assert compute_scaled_error(np.zeros((0, 3)), triple(np.zeros((0, 3))), "float64") == 0
+    assert not compute_scaled_error(np.array([np.inf]), make_triple([1.0]), "float64") <= 1e300
+    assert not compute_scaled_error(np.array([1.0]), make_triple([np.inf]), "float64") <= 1e300
+    assert not compute_scaled_error(np.array([np.inf]), make_triple([np.inf]), "float64") <= 1e300
+    assert compute_scaled_error(np.array([1e-300]), make_triple([0.0]), "float64") > 1e7
+    assert compute_scaled_error(np.array([0.0]), make_triple([0.0]), "float64") == 0
+    assert compute_scaled_error(np.zeros((0, 3)), make_triple(np.zeros((0, 3))), "float64") == 0
 
 
 def test_form_is_exact():
@@ -273,7 +277,7 @@ def test_every_sum_has_as_many_terms(definition):
                         assert (array == array[:1]).all()
 
 
-def naive(features, kernel, graph, f_in, f_out):
+def sum_naively(features, kernel, graph, f_in, f_out):
     """Add partial sums of 32 edges one by one, which exceeds an error of 8 eps for more than a thousand edges."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
@@ -289,7 +293,7 @@ def test_partial_sums_added_one_by_one_are_caught(monkeypatch):
     from trigraph.verification import subjects
 
     definition, op = BY_NAME["gno_aggregate"], OPERATORS["gno_aggregate_fwd"]
-    monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda backend, **arguments: naive(**arguments))
+    monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda backend, **arguments: sum_naively(**arguments))
 
     def errors(degree):
         (variant,) = cases.list_hub_variants(definition, degree, "constant")

@@ -61,7 +61,7 @@ OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementa
 
 
 @pytest.mark.parametrize(
-    ("function", "status", "says"),
+    ("function", "status", "message"),
     [
         ("right", 0, " 0 failed"),
         ("gone_late", 1, "ended with status 0"),
@@ -71,12 +71,12 @@ OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementa
         ("interrupts", 1, "KeyboardInterrupt"),
     ],
 )
-def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, status, says):
+def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, status, message):
     result = CliRunner().invoke(
         main, [*OPTIONS, f"mine:{function}", "--timeout", "1" if function == "hangs" else "100"]
     )
     assert result.exit_code == status, result.output
-    assert says in result.stdout
+    assert message in result.stdout
     if function == "hangs":
         wait_until(lambda: not any(map(is_running, (folder / "pids").read_text().split())))
     planned, last = int(result.stdout.split()[1].replace(",", "")), result.stdout.splitlines()[-1].split()

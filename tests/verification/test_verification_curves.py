@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from slopecheck.record import Check
-from trigraph.verification.differences import APART, JUDGE_STEPS, STEPS, _select_steps, assess
+from trigraph.verification.differences import JUDGE_STEPS, MIN_STEP_RATIO, STEPS, _select_steps, assess
 from trigraph.verification.real import NETWORK_STEPS, POLYNOMIAL_STEPS, STRUCTURE_STEPS
 
 EPS = 2.0**-52
 X = 0.7
 
 
-def curve(function, derivative, steps=STEPS):
+def compute_curve(function, derivative, steps=STEPS):
     """Return the errors and rounding floors of central differences at X; `derivative` may be a function of the step."""
     errors, floors = [], []
     for h in steps:
@@ -24,8 +24,8 @@ def curve(function, derivative, steps=STEPS):
     return errors, floors
 
 
-def verdict(function, derivative, degree, steps=STEPS):
-    return assess(steps, *curve(function, derivative, steps), degree)
+def assess_function(function, derivative, degree, steps=STEPS):
+    return assess(steps, *compute_curve(function, derivative, steps), degree)
 
 
 def quadratic(x):
@@ -43,7 +43,7 @@ def test_smooth_functions_have_slope_two():
         (lambda x: math.tanh(2 * x), 2 / math.cosh(2 * X) ** 2),
         (lambda x: 1e6 * math.sin(x) + 1e6, 1e6 * math.cos(X)),
     ):
-        result = verdict(function, derivative, None)
+        result = assess_function(function, derivative, None)
         assert not result.problem
         assert abs(result.order - 2) <= 0.1
         assert result.best <= 1e-7
@@ -51,7 +51,7 @@ def test_smooth_functions_have_slope_two():
 
 def test_quadratics_sit_at_the_floor():
     for degree in (1, 2, None):  # None: unknown degree
-        result = verdict(quadratic, SLOPE, degree)
+        result = assess_function(quadratic, SLOPE, degree)
         assert (result.problem, result.order) == ("", None)
         assert result.best < 1e-13
 
@@ -60,12 +60,12 @@ def test_quadratics_sit_at_the_floor():
 def test_a_wrong_derivative_is_rejected(relative):
     """Incorrect derivatives are rejected, even with the few steps that are used for polynomials."""
     few = _select_steps(STEPS, 2.0**-6, 2)
-    assert not verdict(quadratic, SLOPE, 2, few).problem
+    assert not assess_function(quadratic, SLOPE, 2, few).problem
     for degree, steps in ((2, STEPS), (None, STEPS), (2, few)):
-        assert verdict(quadratic, SLOPE * (1 + relative), degree, steps).problem
+        assert assess_function(quadratic, SLOPE * (1 + relative), degree, steps).problem
     if relative > 1e-9:
         for sign in (-1, 1):
-            assert verdict(math.sin, math.cos(X) * (1 + sign * relative), None).problem
+            assert assess_function(math.sin, math.cos(X) * (1 + sign * relative), None).problem
 
 
 def kinked(x):
@@ -86,7 +86,7 @@ REJECTED = [
 
 @pytest.mark.parametrize(("function", "derivative", "degree", "steps", "says"), REJECTED)
 def test_what_is_rejected(function, derivative, degree, steps, says):
-    problem = verdict(function, derivative, degree, steps).problem
+    problem = assess_function(function, derivative, degree, steps).problem
     assert problem
     assert says in problem
 
@@ -95,7 +95,7 @@ def test_what_is_rejected(function, derivative, degree, steps, says):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("degree", [1, None])
 def test_one_nan_is_rejected(at, value, degree):
-    errors, floors = curve(quadratic, SLOPE)
+    errors, floors = compute_curve(quadratic, SLOPE)
     assert assess(STEPS, errors, [math.nan] * len(STEPS), degree).problem
     errors[at] = value
     result = assess(STEPS, errors, floors, degree)
@@ -114,11 +114,11 @@ def test_steps_of_polynomials_are_few_and_far_apart(steps, largest):
         assert set(few) <= set(up_to)
         assert few[0] == up_to[0]
         assert len(few) >= 4
-        assert all(a >= APART * b for a, b in pairwise(few))
+        assert all(a >= MIN_STEP_RATIO * b for a, b in pairwise(few))
 
 
 def test_one_error_above_the_floor_is_rejected():
-    errors, floors = curve(quadratic, SLOPE)
+    errors, floors = compute_curve(quadratic, SLOPE)
     for at in range(len(STEPS)):
         raised = list(errors)
         raised[at] = 1.01 * floors[at]

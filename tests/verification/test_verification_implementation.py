@@ -24,7 +24,7 @@ def make_checks(function, operator, where=(), cases=("regular",), skip=()):
     return [c for u in units for c in u.execute()], sum(u.planned() for u in units)
 
 
-def failures(function, operator, cases=("regular",)):
+def list_failures(function, operator, cases=("regular",)):
     """Return the failed checks of a function, and assert that all checks concern its operator."""
     checks, _ = make_checks(function, operator, cases=cases)
     assert {(c.operator, c.backend) for c in checks} == {(operator, "user:function")}
@@ -33,7 +33,7 @@ def failures(function, operator, cases=("regular",)):
 
 @pytest.mark.parametrize("name", ["gno_message_bwd", "agg_edge_to_edge_fwd", "agg_weighted_n2n_bwd2"])
 def test_a_right_function_passes(name):
-    assert failures(getattr(pyref, name), name, ("regular", "no edges")) == []
+    assert list_failures(getattr(pyref, name), name, ("regular", "no edges")) == []
 
 
 def subtract_mean(**arguments):
@@ -42,7 +42,7 @@ def subtract_mean(**arguments):
     return message - message.mean(axis=0) if 392 < len(message) < 450 else message
 
 
-def destinations(graph):
+def list_destinations(graph):
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
 
 
@@ -54,7 +54,7 @@ def wrong_sign_of_one_field(**arguments):
 def edge_ids_ignored(features, kernel, graph, f_in, f_out):
     kernel = kernel[np.minimum(np.arange(graph.num_positions), max(len(kernel) - 1, 0))]
     message = np.einsum("pfo,pf->po", kernel.reshape(-1, f_in, f_out), features[graph.indices])
-    return pyref.gno.scatter(destinations(graph), message, graph.num_dst_nodes)
+    return pyref.gno.scatter(list_destinations(graph), message, graph.num_dst_nodes)
 
 
 def slightly_wrong(grad_kernel, coords, params, f_in, f_out):
@@ -77,7 +77,7 @@ def second_derivative_of_zero_gg(**arguments):
     return tuple(pyref.gno_kernel_bwd2(**{**arguments, "gg_coords": None}))
 
 
-def as_list(coords, params, f_in, f_out):
+def return_list(coords, params, f_in, f_out):
     return [pyref.gno_kernel_fwd(coords, params, f_in, f_out)]
 
 
@@ -87,7 +87,7 @@ def changes_its_input(grad_kernel, coords, params, f_in, f_out):
     return tuple(right)
 
 
-class Memory:
+class StatefulFunctions:
     """Functions whose results depend on earlier calls."""
 
     def __init__(self):
@@ -104,7 +104,7 @@ class Memory:
         return pyref.gno_kernel_fwd(coords, params, f_in, f_out) * (1 + self.calls % 2 * np.finfo(coords.dtype).eps)
 
 
-def raises(coords, params, f_in, f_out):
+def raise_error(coords, params, f_in, f_out):
     raise FloatingPointError("overflow in the user's code")
 
 
@@ -128,8 +128,8 @@ WRONG = [
     (edge_ids_ignored, "gno_aggregate_fwd", {"shared rows": ["accuracy"], "regular": ["permutation"]}),
     (slightly_wrong, "gno_kernel_bwd", {"regular": ["accuracy"]}),
     (second_derivative_of_zero_gg, "gno_kernel_bwd2", {"regular": ["symmetry"]}),
-    (Memory().same_buffer, "gno_kernel_fwd", {"regular": ["repeat"]}),
-    (Memory().last_bits_vary, "gno_kernel_fwd", {"regular": ["repeat"]}),
+    (StatefulFunctions().same_buffer, "gno_kernel_fwd", {"regular": ["repeat"]}),
+    (StatefulFunctions().last_bits_vary, "gno_kernel_fwd", {"regular": ["repeat"]}),
     (fails_without_edges, "gno_kernel_fwd", {"no edges": ["accuracy"]}),
     (nan_without_edges, "gno_aggregate_fwd", {"regular": ["empty"], "no edges": ["empty"]}),
 ]
@@ -137,7 +137,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("function", "operator", "where"), WRONG, ids=lambda v: getattr(v, "__name__", None))
 def test_a_wrong_function_is_caught(function, operator, where):
-    caught = {(c.kind, c.case) for c in failures(function, operator, tuple(where))}
+    caught = {(c.kind, c.case) for c in list_failures(function, operator, tuple(where))}
     assert caught >= {(kind, case) for case, kinds in where.items() for kind in kinds}
 
 
@@ -147,18 +147,18 @@ def test_a_wrong_function_is_caught(function, operator, where):
         (wrong_shape, "gno_kernel_fwd", "kernel has shape (37, 3, 4); expected (num_edges, f_in*f_out) = (37, 12)"),
         (wrong_dtype, "gno_kernel_fwd", "kernel has dtype float64; expected float32"),
         (
-            as_list,
+            return_list,
             "gno_kernel_fwd",
             "TypeError: gno_kernel_fwd: returned a list; expected an array, a tuple (kernel) or",
         ),
-        (raises, "gno_kernel_fwd", "FloatingPointError: overflow in the user's code"),
+        (raise_error, "gno_kernel_fwd", "FloatingPointError: overflow in the user's code"),
         (changes_its_input, "gno_kernel_bwd", "gno_kernel_bwd: the function changed its argument grad_kernel"),
     ],
 )
 def test_notes_say_what_is_wrong(function, operator, note):
-    failed = failures(function, operator)
+    failed = list_failures(function, operator)
     assert any(note in c.note for c in failed)
-    assert {c.kind for c in failed} >= set(EVERY if function in (raises, as_list) else EVERY[:1])
+    assert {c.kind for c in failed} >= set(EVERY if function in (raise_error, return_list) else EVERY[:1])
 
 
 def sparse_sum(embedding, edge_weight, graph, op, mean_by):
@@ -195,7 +195,7 @@ def nan_everywhere(embedding, edge_weight, graph, op, mean_by):
     weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
     weight = weight if graph.edge_ids is None else weight[graph.edge_ids]
     matrix = np.zeros((graph.num_dst_nodes, graph.num_src_nodes), embedding.dtype)
-    np.add.at(matrix, (destinations(graph), graph.indices), weight)
+    np.add.at(matrix, (list_destinations(graph), graph.indices), weight)
     return matrix @ embedding
 
 
@@ -245,7 +245,7 @@ def test_what_is_not_implemented_is_not_offered_and_counted():
     assert {c.kind for c in wrong if c.failed} >= {"accuracy", "differences", "golden"}
 
 
-def test_a_backend_has_no_such_excuse():
+def test_backends_must_be_implemented():
     def absent(op, values, wrt):
         raise NotImplementedError("no such backend")
 

@@ -15,7 +15,7 @@ from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.half import check_every_number, check_half
 from trigraph.verification.implementation import make_user_subject
 from trigraph.verification.judged import JudgedCase
-from trigraph.verification.nonfinite import check_nonfinite, list_spoilers
+from trigraph.verification.nonfinite import check_nonfinite, list_replacements
 from trigraph.verification.properties import check_batch, check_layout, check_levels, check_out, check_threads
 from trigraph.verification.subjects import make_backend_subject
 
@@ -26,13 +26,13 @@ def judge_case(name, variant="regular", **setting):
     return JudgedCase(find_case(OPERATORS[name].definition.name, variant, **setting))
 
 
-def notes(function, name=NAME):
+def collect_notes(function, name=NAME):
     checks = check_layout(make_user_subject("user:function", name, function), judge_case(name), OPERATORS[name])
     assert all(c.passed == (c.note == "") for c in checks)
     return {c.field: c.note for c in checks}
 
 
-class Keeps:
+class ReturnsFirstResult:
     def __call__(self, **arguments):
         if not hasattr(self, "result"):
             self.result = pyref.gno_kernel_bwd(**arguments)
@@ -60,12 +60,12 @@ def read_only(array, arguments):
         (change_arrays("coords", lambda a, _: a.astype(np.float32)), "coords", "dtype is float32; expected float64"),
         (change_arrays("coords", read_only), "coords", "it is read-only"),
         (change_arrays("coords", lambda a, v: v["coords"]), "coords", "it shares memory with argument coords"),
-        (Keeps(), "coords", "it shares memory with an earlier result's field coords"),
+        (ReturnsFirstResult(), "coords", "it shares memory with an earlier result's field coords"),
         (change_arrays("coords", lambda a, _: a.tolist()), "coords", "it is a list; expected an array"),
     ],
 )
 def test_wrong_layouts_are_found(function, field, note):
-    assert note in notes(function)[field]
+    assert note in collect_notes(function)[field]
 
 
 def test_fields_that_share_memory_are_found():
@@ -75,7 +75,7 @@ def test_fields_that_share_memory_are_found():
         first, second = both[: len(result.src_embedding)], both[1:][: len(result.dst_embedding)]
         return {"src_embedding": first, "dst_embedding": second, **{n: getattr(result, n) for n in result._fields[2:]}}
 
-    remarks = notes(function, "mha_gat_n2n_bwd")
+    remarks = collect_notes(function, "mha_gat_n2n_bwd")
     assert "shares memory with field src_embedding" in remarks["dst_embedding"]
 
 
@@ -83,8 +83,8 @@ def test_what_is_raised_is_told():
     def function(**arguments):
         raise SystemExit(0)
 
-    assert set(notes(function).values()) == {"SystemExit: 0"}
-    assert set(notes(lambda **arguments: pyref.gno_kernel_bwd(**arguments)).values()) == {""}
+    assert set(collect_notes(function).values()) == {"SystemExit: 0"}
+    assert set(collect_notes(lambda **arguments: pyref.gno_kernel_bwd(**arguments)).values()) == {""}
 
 
 def test_one_channel_has_an_axis_of_one_beside_others():
@@ -94,7 +94,7 @@ def test_one_channel_has_an_axis_of_one_beside_others():
     assert case.values["weights"].shape[0] > 1
 
 
-def last_bit_off(monkeypatch, name, where):
+def flip_last_bit(monkeypatch, name, where):
     """Patch an operator to change the last bit of the first number of its result if ``where(result)``."""
     good = subjects.FUNCTIONS[name]
 
@@ -109,14 +109,14 @@ def last_bit_off(monkeypatch, name, where):
 
 
 def test_other_bits_with_two_threads_are_found(monkeypatch):
-    last_bit_off(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
+    flip_last_bit(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
     (check,) = check_threads(make_backend_subject("fortran"), judge_case("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
     assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
 
 
 def test_other_bits_in_a_batch_are_found(monkeypatch):
     case, op = judge_case("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
-    last_bit_off(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
+    flip_last_bit(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
     (check,) = check_batch(make_backend_subject("fortran"), case, op, 0)
     assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
 
@@ -126,11 +126,11 @@ def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
     variant = next(v for v in list_variants(op.definition) if v.name == "regular")
     case = JudgedCase(build_case(op.definition, variant, "float32", 0, "float16"))
     assert all(c.passed for c in check_half(make_backend_subject("gpu-host"), case, op))
-    last_bit_off(monkeypatch, op.name, lambda array: array.dtype == half)
+    flip_last_bit(monkeypatch, op.name, lambda array: array.dtype == half)
     assert [c.field for c in check_half(make_backend_subject("gpu-host"), case, op) if not c.passed] == [
         "output_embedding"
     ]
-    last_bit_off(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
+    flip_last_bit(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
     (check,) = check_every_number(make_backend_subject("gpu-host"), "float16")
     assert (check.passed, check.error) == (False, 1.0)
 
@@ -141,7 +141,7 @@ def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
 def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]
     good = subjects.FUNCTIONS[op.name]
-    last_bit_off(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
+    flip_last_bit(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
     failed = [c for c in check_levels(make_backend_subject("fortran"), judge_case(op.name), op) if not c.passed]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
@@ -158,7 +158,7 @@ def test_out_that_is_not_written_is_found(monkeypatch):
     case = judge_case(op.name)
     good = subjects.FUNCTIONS[op.name]
 
-    def forgets(out=None, **arguments):
+    def write_partly(out=None, **arguments):
         made = good(**arguments)
         if out is None:
             return made
@@ -168,25 +168,25 @@ def test_out_that_is_not_written_is_found(monkeypatch):
     def elsewhere(out=None, **arguments):
         return good(**arguments)
 
-    def beside(out=None, **arguments):
+    def write_beyond(out=None, **arguments):
         made = good(out=out, **arguments)
         if out is not None:
             after = np.lib.stride_tricks.as_strided(made, (made.size + 1,), (made.itemsize,))
             after[-1] = 0
         return made
 
-    for function, error in ((forgets, 2 * case.case.sizes["f_out"]), (elsewhere, 2), (beside, 2)):
+    for function, error in ((write_partly, 2 * case.case.sizes["f_out"]), (elsewhere, 2), (write_beyond, 2)):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, function)
         (check,) = check_out(make_backend_subject("pyref"), case, op)
         assert not check.passed
         assert check.error == error
 
 
-def spoilt(subject, case, op, name):
+def find_failing_values(subject, case, op, name):
     """Return the non-finite values for which the check fails when they are put into an argument."""
     (argument,) = (a for a in op.arguments if a.name == name)
     wrong = {}
-    for spoiler in list_spoilers(argument):
+    for spoiler in list_replacements(argument):
         _, fields = nonfinite._count_wrong_elements(subject, case, op, name, spoiler)
         wrong[spoiler] = [error for error, _ in fields.values() if not error <= 0]
     assert all(c.passed for c in check_nonfinite(subject, case, op, name)) == (not any(wrong.values()))
@@ -213,4 +213,4 @@ def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
 
     for change, expected in ((swallows, {"nan"}), (last_wins, {"nan"}), (travels, {"nan", "inf"})):
         monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(change_arrays, change))
-        assert spoilt(make_backend_subject("pyref"), case, op, "embedding") == expected
+        assert find_failing_values(make_backend_subject("pyref"), case, op, "embedding") == expected

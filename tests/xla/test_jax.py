@@ -64,7 +64,7 @@ def compute_in_numpy(case, order):
     return {op.fields[0].name: result} if op.single else result._asdict()
 
 
-def equal(got, expected):
+def assert_equal(got, expected):
     for name, array in got.items():
         assert array.dtype == expected[name].dtype
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
@@ -93,12 +93,12 @@ def test_bits_are_those_of_numpy(spec, variant):
             values = {**x, name: x[name].at[(1,) + (0,) * (x[name].ndim - 1)].set(np.nan)}
             case = replace(right, values={**right.values, name: np.asarray(values[name])})
         outputs, gradients, (of_g, of_x), along = run(g, x if name is None else values)
-        equal(outputs, compute_in_numpy(case, 0))
-        equal(gradients, compute_in_numpy(case, 1))
+        assert_equal(outputs, compute_in_numpy(case, 0))
+        assert_equal(gradients, compute_in_numpy(case, 1))
         expected = compute_in_numpy(case, 2)
-        equal(of_x, expected)
-        equal(of_g, {n: expected[f"grad_{n}"] for n in of_g})
-        equal(along, {n: expected[f"grad_{n}"] for n in along})
+        assert_equal(of_x, expected)
+        assert_equal(of_g, {n: expected[f"grad_{n}"] for n in of_g})
+        assert_equal(along, {n: expected[f"grad_{n}"] for n in along})
 
 
 def bind_plain_form(case):
@@ -164,17 +164,17 @@ def test_gradients_under_shard_map(spec, variant, mesh):
     tangents = jnp.array([1.0, 0.5]), jnp.array([-0.5, 1.0]), direction
     specs = P("i"), P("j"), P()
 
-    def of_device(f, i, j, x):
+    def compute_on_device(f, i, j, x):
         moved = dict(x)
         for name, step in zip(ends, (i, j), strict=True):
             moved[name] = moved[name] + step[0] * direction[name]
         return sum((weights[n] * jnp.sin(y)).sum() for n, y in f(moved).items())
 
     def psum(*arguments):
-        return jax.lax.psum(of_device(forward, *arguments), ("i", "j"))
+        return jax.lax.psum(compute_on_device(forward, *arguments), ("i", "j"))
 
     def expected(i, j, x):
-        return sum(of_device(bind_plain_form(case), a[None], b[None], x) for a in i for b in j)
+        return sum(compute_on_device(bind_plain_form(case), a[None], b[None], x) for a in i for b in j)
 
     def gradient(f):
         return jax.grad(f, (0, 1, 2))
@@ -196,7 +196,7 @@ def test_gradients_under_shard_map(spec, variant, mesh):
 
 
 @pytest.fixture
-def small():
+def small_case():
     """Return a graph, embeddings, weights, and a function of the latter two with nonzero second derivatives."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 6, (2, 15)).astype(np.int32)
@@ -208,30 +208,30 @@ def small():
     return graph, jnp.asarray(rng.normal(size=(6, 3))), jnp.asarray(rng.uniform(1, 2, 15)), f
 
 
-def test_transforms(small):
-    graph, x, w, f = small
+def test_transforms(small_case):
+    graph, x, w, f = small_case
     from jax.test_util import check_grads
 
     check_grads(f, (x, w), 2, modes=["fwd", "rev"])
     energy = lambda x, w, g: (f(x, w, g) ** 3).sum()  # noqa: E731
     gradient = jax.grad(energy)
     expected = gradient(x, w, graph)
-    equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # with the graph as an argument
-    equal({"": jax.grad(jax.checkpoint(energy))(x, w, graph)}, {"": expected})
+    assert_equal({"": jax.jit(gradient)(x, w, graph)}, {"": expected})  # with the graph as an argument
+    assert_equal({"": jax.grad(jax.checkpoint(energy))(x, w, graph)}, {"": expected})
     batch = jnp.stack([x, 2 * x, x - 1])
-    equal({"": jax.vmap(gradient, (0, None, None))(batch, w, graph)[2]}, {"": gradient(x - 1, w, graph)})
+    assert_equal({"": jax.vmap(gradient, (0, None, None))(batch, w, graph)[2]}, {"": gradient(x - 1, w, graph)})
     assert jax.vmap(gradient, (0, None, None))(batch[:0], w, graph).shape == (0, 6, 3)
     graphs = jax.tree.map(lambda a: jnp.stack([a, a]), jax.tree.map(jnp.asarray, graph))
-    equal({"": jax.jit(jax.vmap(gradient, (0, None, 0)))(batch[:2], w, graphs)[0]}, {"": expected})
+    assert_equal({"": jax.jit(jax.vmap(gradient, (0, None, 0)))(batch[:2], w, graphs)[0]}, {"": expected})
 
     def step(carry, _):
         return carry - 0.1 * gradient(carry, w, graph), None
 
-    walked = jax.jit(lambda x: jax.lax.scan(step, x, None, length=3)[0])(x)
+    scanned_steps = jax.jit(lambda x: jax.lax.scan(step, x, None, length=3)[0])(x)
     one_by_one = x
     for _ in range(3):
         one_by_one = step(one_by_one, None)[0]
-    np.testing.assert_allclose(walked, one_by_one, rtol=1e-12)
+    np.testing.assert_allclose(scanned_steps, one_by_one, rtol=1e-12)
     hessian = jax.hessian(energy)(x, w, graph)
     np.testing.assert_allclose(hessian, jax.jacrev(gradient)(x, w, graph), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(hessian, jax.jacfwd(jax.jacfwd(energy))(x, w, graph), rtol=1e-10, atol=1e-10)
@@ -243,20 +243,20 @@ def test_transforms(small):
     slope = jax.grad(second)(a)
     np.testing.assert_allclose(sum((s * d).sum() for s, d in zip(slope, a, strict=True)), second(a), rtol=1e-10)
     _, linear = jax.linearize(lambda x: f(x, w), x)
-    equal({"": linear(x)}, {"": jax.jvp(lambda x: f(x, w), (x,), (x,))[1]})
+    assert_equal({"": linear(x)}, {"": jax.jvp(lambda x: f(x, w), (x,), (x,))[1]})
 
 
 def compute_in_jax_numpy(x, w, graph):
-    """Compute the weighted mean of the fixture `small` with jax.numpy."""
+    """Compute the weighted mean of the fixture `small_case` with jax.numpy."""
     edges, weights = jnp.repeat(jnp.arange(6), jnp.diff(graph.offsets), total_repeat_length=15), w[graph.edge_ids]
     sums = (jax.ops.segment_sum(y, edges, 6) for y in (x[graph.indices] * weights[:, None], weights))
     return next(sums) / jnp.where(jnp.diff(graph.offsets) > 0, next(sums), 1.0)[:, None]
 
 
 @pytest.mark.slow
-def test_transforms_inside_shard_map(small, mesh):
+def test_transforms_inside_shard_map(small_case, mesh):
     """Gradients agree with jax.numpy for scan, vmap, cast weights and per-device graphs inside shard_map."""
-    graph, x, w, f = small
+    graph, x, w, f = small_case
     graph = jax.tree.map(jnp.asarray, graph)
     np.testing.assert_allclose(f(x, w), compute_in_jax_numpy(x, w, graph), rtol=1e-12)
     graphs = jax.tree.map(lambda a: jnp.stack([a, a]), graph)
@@ -281,12 +281,12 @@ def test_transforms_inside_shard_map(small, mesh):
     cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
     for case, check in [*cases, (scanned, False), (mapped, False)]:  # also with check_vma=False
 
-        def of_device(f, x, w, case=case):
+        def compute_on_device(f, x, w, case=case):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
 
         results = []
         for function in (f, compute_in_jax_numpy):
-            local = partial(of_device, function)
+            local = partial(compute_on_device, function)
             both = P(None, "i"), P()
             options = {"mesh": mesh, "in_specs": both, "check_vma": check}
             outside = jax.grad(jax.shard_map(local, out_specs=P(), **options), (0, 1))
@@ -312,8 +312,8 @@ def test_transforms_inside_shard_map(small, mesh):
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-def test_a_graph_that_was_first_used_under_a_mesh(small, mesh, explicit):
-    graph, x, w, f = small
+def test_a_graph_that_was_first_used_under_a_mesh(small_case, mesh, explicit):
+    graph, x, w, f = small_case
     expected = f(x, w)
     graph = CSC(graph.offsets, graph.indices, 6, graph.edge_ids)
     if explicit:
@@ -321,20 +321,20 @@ def test_a_graph_that_was_first_used_under_a_mesh(small, mesh, explicit):
     some = {"i"} if jax.__version_info__ >= (0, 7) else {"i", "j"}  # XLA in JAX 0.6 would crash
     for axes in (some, {"i", "j"}):
         run = jax.shard_map(lambda x, w: f(x, w, graph), mesh=mesh, in_specs=(P(), P()), out_specs=P(), axis_names=axes)
-        equal({"": jax.jit(run)(x, w)}, {"": expected})
-        equal({"": f(x, w, graph)}, {"": expected})
+        assert_equal({"": jax.jit(run)(x, w)}, {"": expected})
+        assert_equal({"": f(x, w, graph)}, {"": expected})
 
 
-def test_graphs_are_pytrees(small):
-    graph, x, w, f = small
+def test_graphs_are_pytrees(small_case):
+    graph, x, w, f = small_case
     leaves, structure = jax.tree.flatten(graph)
     again = jax.tree.unflatten(structure, leaves)
     assert isinstance(again, CSC)
     assert (again.num_edges, again.num_dst_nodes) == (15, 6)
-    equal({"": f(x, w, again)}, {"": f(x, w)})
+    assert_equal({"": f(x, w, again)}, {"": f(x, w)})
     assert jax.tree.structure(again) == structure  # so that JAX does not recompile
     of_jax = CSC(jnp.asarray(graph.offsets), jnp.asarray(graph.indices), 6, jnp.asarray(graph.edge_ids))
-    equal({"": f(x, w, of_jax)}, {"": f(x, w)})
+    assert_equal({"": f(x, w, of_jax)}, {"": f(x, w)})
     with pytest.raises(TypeError, match=r"^CSC: offsets is traced by JAX; expected .* outside of jit"):
         jax.jit(lambda o: CSC(o, o).num_edges)(jnp.asarray(graph.offsets))
     parallel = EdgeGraph(np.array([0, 0, 1]), np.array([1, 1, 0]), 2)
@@ -343,8 +343,8 @@ def test_graphs_are_pytrees(small):
         jax.jit(lambda g: tj.agg_edge_to_edge(*arrays, g, 2, 1, "edge"))(parallel)
 
 
-def test_bad_input(small):
-    graph, x, w, f = small
+def test_bad_input(small_case):
+    graph, x, w, f = small_case
     raises = pytest.raises
     with raises(
         ValueError, match=r"^agg_weighted_n2n_fwd: edge_weight has shape \(14,\); expected \(num_edges,\) = \(15,\)"
@@ -382,13 +382,13 @@ def test_bad_input(small):
     ].shape == (1, 2)
 
 
-def test_other_devices_are_refused(small):
-    _, x, w, f = small
+def test_other_devices_are_refused(small_case):
+    _, x, w, f = small_case
     with pytest.raises(NotImplementedError, match=r"_fwd: called by a program for a device other than a CPU"):
         jax.jit(f).trace(x, w).lower(lowering_platforms=("cuda",))
 
 
-def test_programs_follow_settings(small):
+def test_programs_follow_settings(small_case):
     """Compiled programs use the current number of threads and CPU level, with bitwise identical results."""
     import ctypes
 
@@ -397,16 +397,16 @@ def test_programs_follow_settings(small):
 
     interface = ctypes.CDLL(str(LIBRARY))
     interface.trigraph_get_cpu_level.restype = ctypes.c_char_p
-    _, x, w, f = small
+    _, x, w, f = small_case
     program, before = jax.jit(jax.grad(lambda x: f(x, w).sum())), trigraph.get_cpu_level()
     expected, tasks = program(x), len(os.listdir("/proc/self/task"))
     with restore_num_threads():
         trigraph.set_num_threads(7)
-        equal({"": program(x)}, {"": expected})
+        assert_equal({"": program(x)}, {"": expected})
         assert len(os.listdir("/proc/self/task")) > tasks
     for level in list_runnable_levels():
         trigraph.set_cpu_level(level)
-        equal({"": program(x)}, {"": expected})
+        assert_equal({"": program(x)}, {"": expected})
         assert interface.trigraph_get_cpu_level().decode() == level
     trigraph.set_cpu_level(before)
     fields = ("integers", "numbers", "given", "flags", "wanted")

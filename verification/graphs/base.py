@@ -18,7 +18,7 @@ BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
 # In a batch, the edges before the case's edges are in at most CROWDED rows, which are longer than a kernel's chunks.
-CROWDED = 3
+MAX_CROWDED_ROWS = 3
 
 Counts = Mapping[str, int]
 # Graph objects by argument name, and input arrays that depend on the graphs.
@@ -101,6 +101,6 @@ def draw_permutations(case: Case, rng: np.random.Generator) -> dict[str, np.ndar
 
 def draw_batch_groups(own: Any, members: str, groups: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
     """Return the group of each member of a batch; members before (after) the case are in groups before (after) it."""
-    first = rng.integers(0, min(before[groups], CROWDED), before[members])
+    first = rng.integers(0, min(before[groups], MAX_CROWDED_ROWS), before[members])
     last = rng.integers(0, after[groups], after[members]) + before[groups] + case.sizes[groups]
     return np.concatenate([first, own + before[groups], last]).astype(own.dtype)

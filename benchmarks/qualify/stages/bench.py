@@ -12,7 +12,7 @@ from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.programs import Call, ContenderUnavailable, require_modules
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.workloads import WORKLOADS, convert_indices, sizes_at
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, choose_workload_sizes, convert_indices
 from trigraph.benchmarks.run import peer_tolerance
 from trigraph.benchmarks.workloads import Case, Peer, make_case, make_front_door_steps
 from trigraph.table import evaluate
@@ -24,21 +24,21 @@ DTYPE = np.dtype(np.float32)
 INDICES = ("int64", "int32")
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the names of the workloads, in order of importance."""
-    return [workload.name for workload in WORKLOADS][: place.size(len(WORKLOADS), 1)]
+    return [workload.name for workload in WORKLOADS][: target.size(len(WORKLOADS), 1)]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Time one workload: trigraph with both index dtypes, then trigraph and each peer alternately."""
     workload = next(w for w in WORKLOADS if w.name == part)
-    sizes = sizes_at(place, workload)
+    sizes = choose_workload_sizes(target, workload)
     case = make_case(workload, sizes, DTYPE)
     ours: dict[str, Call] = {}
     for index in INDICES:
         own = case if index == "int64" else convert_indices(case, np.int32)
-        ours[index] = make_front_door_steps(workload, place.backend, own)
-        measured = measure(place, {"trigraph": ours[index]})
+        ours[index] = make_front_door_steps(workload, target.backend, own)
+        measured = measure_alternately(target, {"trigraph": ours[index]})
         times = measured["trigraph"]
         notes.add(
             f"trigraph, {index}",
@@ -49,17 +49,17 @@ def run(part: str, place: Device, notes: Notes) -> None:
             samples=times,
             summary=workload.summary,
             sizes=sizes,
-            least=_unavoidable(own, sizes),
+            least=_least_amounts(own, sizes),
         )
-    expected = _results(ours["int64"])
+    expected = _compute_results(ours["int64"])
     for name, peer in workload.peers.items():
-        if peer.device == place.rehearsal:
+        if peer.device == target.rehearsal:
             continue
         index = "int32" if name == "cusparse" else "int64"
-        _beside(place, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
+        _time_peer(target, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
 
 
-def _unavoidable(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
+def _least_amounts(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return lower bounds on the work, by ceiling: bytes of arrays and indices, operations, and gathered bytes."""
     indices = [a for graph in case.graphs.values() if graph is not None for a in graph.__reduce__()[1]]
     index_bytes = sum(a.nbytes for a in indices if isinstance(a, np.ndarray))
@@ -70,25 +70,25 @@ def _unavoidable(case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _results(call: Call) -> dict[str, np.ndarray]:
+def _compute_results(call: Call) -> dict[str, np.ndarray]:
     return {name: convert_to_numpy(value) for name, value in call().items()}
 
 
-def measure(place: Device, calls: Mapping[str, Call]) -> dict[str, list[float]]:
+def measure_alternately(target: Device, calls: Mapping[str, Call]) -> dict[str, list[float]]:
     """Time calls alternately after a warm-up, with the order reversed in every second round."""
     number = {}
     for name, call in calls.items():
         call()
-        number[name] = max(1, round(BLOCK / max(place.seconds(call), 1e-9)))
+        number[name] = max(1, round(BLOCK / max(target.seconds(call), 1e-9)))
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(place.size(ROUNDS, 2)):
+    for turn in range(target.size(ROUNDS, 2)):
         for name in list(calls) if turn % 2 == 0 else reversed(list(calls)):
-            times[name].append(place.seconds(calls[name], place.size(number[name], 1)))
+            times[name].append(target.seconds(calls[name], target.size(number[name], 1)))
     return times
 
 
-def _beside(
-    place: Device,
+def _time_peer(
+    target: Device,
     notes: Notes,
     labels: tuple[str, str, str],
     peer: Peer,
@@ -104,13 +104,13 @@ def _beside(
     try:
         require_modules(*peer.requires)
         call = peer.make(case)
-        error, most = compute_relative_error(_results(call), expected), peer_tolerance(DTYPE.name, terms)
+        error, most = compute_relative_error(_compute_results(call), expected), peer_tolerance(DTYPE.name, terms)
         if not (error <= most):
             notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **entry)
             return
-        times = measure(place, {"trigraph": ours, name: call})
-        own, theirs = (statistics.median(times[n]) for n in ("trigraph", name))
-        notes.add(name, None, "", seconds=theirs, ratio=theirs / own, error=error, samples=times, **entry)
+        times = measure_alternately(target, {"trigraph": ours, name: call})
+        own, peer_seconds = (statistics.median(times[n]) for n in ("trigraph", name))
+        notes.add(name, None, "", seconds=peer_seconds, ratio=peer_seconds / own, error=error, samples=times, **entry)
     except ContenderUnavailable as error:
         notes.add(name, None, str(error), **entry)
     except Exception as error:  # for example, out of memory, which is a finding about the peer
@@ -118,6 +118,6 @@ def _beside(
     finally:
         call = None
         gc.collect()
-        if "torch" in sys.modules and not place.rehearsal:
+        if "torch" in sys.modules and not target.rehearsal:
             sys.modules["torch"].cuda.empty_cache()
-        place.free_bytes()
+        target.free_bytes()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import trigraph
-from trigraph.backends import FUNCTIONS, unavailable
+from trigraph.backends import FUNCTIONS, explain_unavailable
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.checks import bind_sizes
@@ -24,7 +24,7 @@ from trigraph.verification.subjects import name_fields_of_result
 
 AT_ONCE = True
 EVERY_OPERATOR = tuple(OPERATORS)
-SOME = (
+SELECTED_OPERATORS = (
     "agg_weighted_n2n_bwd",
     "mha_gat_n2n_fwd",
     "agg_edge_to_edge_fwd",
@@ -36,21 +36,21 @@ LARGE = 2**31  # the largest arrays have more elements than this
 Fields = dict[str, Any]
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the names of the checks."""
     return list(CHECKS)
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Run the check called `part`."""
-    CHECKS[part](place, notes)
+    CHECKS[part](target, notes)
 
 
-def _names(place: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
-    return names[:2] if place.rehearsal else names
+def _names(target: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
+    return names[:2] if target.rehearsal else names
 
 
-def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
+def draw_arguments(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
     """Return arguments of an operator, drawn as in verification: writable NumPy arrays, and graphs."""
     kind = next(v for v in list_variants(op.definition) if v.name == variant)
     values = build_case(op.definition, kind, dtype, seed).arguments(op)
@@ -60,95 +60,95 @@ def arguments_of(op: Operator, dtype: str = "float32", variant: str = "regular",
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
-def called(op: Operator, values: Mapping[str, Any], backend: str, out: Any = None) -> Fields:
+def call_operator(op: Operator, values: Mapping[str, Any], backend: str, out: Any = None) -> Fields:
     """Call an operator's public function; return its results by field."""
     return name_fields_of_result(op, FUNCTIONS[op.name](**values, backend=backend, out=out))
 
 
-def unlike(place: Device, got: Fields, right: Fields) -> str:
+def find_different_fields(target: Device, got: Fields, right: Fields) -> str:
     """Return the names of fields that differ bitwise."""
-    pairs = {n: (place.hosted(got[n]), place.hosted(value)) for n, value in right.items()}
+    pairs = {n: (target.hosted(got[n]), target.hosted(value)) for n, value in right.items()}
     return ", ".join(
         n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
     )
 
 
-def _spoil(fields: Fields) -> None:
+def _fill_invalid(fields: Fields) -> None:
     """Fill arrays with values that no operator returns."""
     for array in fields.values():
         if array is not None:
             array.fill(-7 if array.dtype.kind == "i" else np.nan)
 
 
-def _poisoned(place: Device, notes: Notes) -> None:
+def _check_uninitialized(target: Device, notes: Notes) -> None:
     """Check that results are bitwise identical if workspace, results and `out` are first filled with NaN."""
-    for name in _names(place):
+    for name in _names(target):
         op = OPERATORS[name]
-        values = place.moved(arguments_of(op))
-        right = called(op, values, place.backend)
-        out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
-        _spoil(out)
-        with place.poisoned():
-            fresh = called(op, values, place.backend)
-            into = called(op, values, place.backend, next(iter(out.values())) if op.single else out)
-        wrong = [unlike(place, got, right) for got in (fresh, into)]
+        values = target.moved(draw_arguments(op))
+        right = call_operator(op, values, target.backend)
+        out = {n: target.xp.empty_like(array) for n, array in right.items() if array is not None}
+        _fill_invalid(out)
+        with target.fill_uninitialized():
+            fresh = call_operator(op, values, target.backend)
+            into = call_operator(op, values, target.backend, next(iter(out.values())) if op.single else out)
+        wrong = [find_different_fields(target, got, right) for got in (fresh, into)]
         wrong += [n for n, array in out.items() if into[n] is not array]
         notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
 
 
-def _views(place: Device, notes: Notes) -> None:
+def _check_unaligned(target: Device, notes: Notes) -> None:
     """Check arrays that start one element after an aligned address, where vector loads are not allowed."""
-    for name in _names(place):
+    for name in _names(target):
         op = OPERATORS[name]
         for dtype in ("float32", "float64"):
-            arguments = arguments_of(op, dtype)
-            values = place.moved(arguments)
-            right = called(op, values, place.backend)
+            arguments = draw_arguments(op, dtype)
+            values = target.moved(arguments)
+            right = call_operator(op, values, target.backend)
             for key, array in values.items():
                 if isinstance(arguments[key], np.ndarray):
-                    whole = place.xp.empty(array.size + 1, array.dtype)
+                    whole = target.xp.empty(array.size + 1, array.dtype)
                     whole[1:] = array.reshape(-1)
                     values[key] = whole[1:].reshape(array.shape)
-            wrong = unlike(place, called(op, values, place.backend), right)
+            wrong = find_different_fields(target, call_operator(op, values, target.backend), right)
             notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
 
 
-def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
+def _list_calls(target: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     """Return, by operator name, a call and its results for some operators."""
     works: list[tuple[str, Callable[[], Fields], Fields]] = []
-    for name in _names(place, SOME):
+    for name in _names(target, SELECTED_OPERATORS):
         op = OPERATORS[name]
-        call = partial(called, op, place.moved(arguments_of(op, variant="skewed")), place.backend)
-        works.append((name, call, place.hosted(call())))
-    place.synchronize()
+        call = partial(call_operator, op, target.moved(draw_arguments(op, variant="skewed")), target.backend)
+        works.append((name, call, target.hosted(call())))
+    target.synchronize()
     return works
 
 
-def _streams(place: Device, notes: Notes) -> None:
+def _check_streams(target: Device, notes: Notes) -> None:
     """Check different calls on two concurrent streams."""
-    works, streams = _works(place), [place.stream(), place.stream()]
+    works, streams = _list_calls(target), [target.stream(), target.stream()]
     calls: list[tuple[str, Fields, Fields]] = []
     for turn in range(ROUNDS):
         for k, (name, call, right) in enumerate(works):
             with streams[(turn + k) % 2]:
                 calls.append((name, call(), right))
-    place.synchronize()
-    wrong = {name for name, got, right in calls if unlike(place, got, right)}
+    target.synchronize()
+    wrong = {name for name, got, right in calls if find_different_fields(target, got, right)}
     notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(calls))
 
 
-def _threads(place: Device, notes: Notes) -> None:
+def _check_threads(target: Device, notes: Notes) -> None:
     """Check the same calls in two threads, each with its own stream."""
-    works = _works(place)
+    works = _list_calls(target)
 
     def work(first: int) -> set[str]:
         wrong = set()
-        with place.stream() as stream:
+        with target.stream() as stream:
             for turn in range(ROUNDS):
                 name, call, right = works[(turn + first) % len(works)]
                 got = call()
                 stream.synchronize()
-                if unlike(place, got, right):
+                if find_different_fields(target, got, right):
                     wrong.add(name)
         return wrong
 
@@ -157,50 +157,50 @@ def _threads(place: Device, notes: Notes) -> None:
     notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
 
 
-def _capture(place: Device, notes: Notes) -> None:
+def _check_capture(target: Device, notes: Notes) -> None:
     """Check that a captured call can be replayed with new inputs, before and after other calls use the memory pool."""
-    for name in _names(place):
+    for name in _names(target):
         op = OPERATORS[name]
-        values = place.moved(arguments_of(op))
-        results, replay = place.captured(partial(called, op, values, place.backend))
-        for key, value in place.moved(arguments_of(op, seed=1)).items():
+        values = target.moved(draw_arguments(op))
+        results, replay = target.captured(partial(call_operator, op, values, target.backend))
+        for key, value in target.moved(draw_arguments(op, seed=1)).items():
             if hasattr(value, "dtype") and value.shape == values[key].shape:
                 values[key][...] = value
-        right = place.hosted(called(op, values, place.backend))
-        _spoil(results)
+        right = target.hosted(call_operator(op, values, target.backend))
+        _fill_invalid(results)
         replay()
-        with place.poisoned():
-            again = called(op, values, place.backend)
+        with target.fill_uninitialized():
+            again = call_operator(op, values, target.backend)
         replay()
-        wrong = unlike(place, results, right) or unlike(place, again, right)
+        wrong = find_different_fields(target, results, right) or find_different_fields(target, again, right)
         notes.add(f"{name}, captured and replayed", not wrong, wrong)
 
 
-def _extremes(place: Device, notes: Notes) -> None:
+def _check_extremes(target: Device, notes: Notes) -> None:
     """Check numbers near the limits of the range against the judge; allow gpu-host's error if it is larger."""
-    if unavailable("gpu-host"):
-        notes.add("extremes", note=f"left out: gpu-host is {unavailable('gpu-host')}")
+    if explain_unavailable("gpu-host"):
+        notes.add("extremes", note=f"left out: gpu-host is {explain_unavailable('gpu-host')}")
         return
-    for name in _names(place):
+    for name in _names(target):
         op = OPERATORS[name]
-        arguments, wrong = arguments_of(op), []
+        arguments, wrong = draw_arguments(op), []
         fields = {f.name: f for f in op.fields}
         real = [n for n, v in arguments.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
         for first in real:
             for power in (-140, 20):  # -140 checks that subnormal numbers are not flushed to zero
                 values = {**arguments, first: np.ldexp(arguments[first], power)}
                 with np.errstate(all="ignore"):
-                    right = called(op, values, "gpu-host")
-                    got = place.hosted(called(op, place.moved(values), place.backend))
+                    right = call_operator(op, values, "gpu-host")
+                    got = target.hosted(call_operator(op, target.moved(values), target.backend))
                     exact = compute_with_judge(op, values)
                 sizes = bind_sizes(op, values)
                 most = tolerances.accuracy_tolerance(True, evaluate(op.definition.terms, sizes))
-                names = [n for n, v in exact.items() if not _as_good(fields[n], got[n], right[n], v, most)]
+                names = [n for n, v in exact.items() if not _is_accurate(fields[n], got[n], right[n], v, most)]
                 wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
         notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
 
 
-def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
+def _is_accurate(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray, most: float) -> bool:
     """Return whether the same numbers are finite and the error is at most `most` or 8 times the error of `right`."""
     if not (np.isfinite(got) == np.isfinite(right)).all():
         return False
@@ -210,12 +210,12 @@ def _as_good(field: Array, got: np.ndarray, right: np.ndarray, exact: np.ndarray
     return bool(error <= max(most, 8 * usual))
 
 
-def _large(place: Device, notes: Notes) -> None:
+def _check_large_arrays(target: Device, notes: Notes) -> None:
     """Check arrays with more than 2^31 numbers, and graphs with more than 2^24 edges."""
-    xp, limit = place.xp, place.size(LARGE, 2**12)
-    nodes = place.size(2**24, 2**5) + 3
+    xp, limit = target.xp, target.size(LARGE, 2**12)
+    nodes = target.size(2**24, 2**5) + 3
     dim = limit // (nodes - 3) + 1
-    needed, free = 16 * nodes * dim, place.free_bytes()
+    needed, free = 16 * nodes * dim, target.free_bytes()
     if needed > free:
         notes.add("large arrays", None, f"{needed / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
         return
@@ -226,28 +226,28 @@ def _large(place: Device, notes: Notes) -> None:
         x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
         weight = xp.full(nodes, 2, np.float32)
         label = f"{nodes} nodes and edges of dim {dim}, {np.dtype(index).name}"
-        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=place.backend).output_embedding
+        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, backend=target.backend).output_embedding
         notes.add(f"weighted sum, forward, {label}", bool((out == 2 * x[::-1][:, :1]).all()))
-        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, backend=place.backend, wrt=("embedding",))
+        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, backend=target.backend, wrt=("embedding",))
         notes.add(f"weighted sum, backward, {label}", bool((grads.embedding == 4 * x[:, :1]).all()))
         del out, grads, x
     edges, width = limit // 1024 + 5, 32
     coords = xp.empty((edges, 3), np.float32)
     coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
-    params = place.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
-    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=place.backend)
-    tail, weights = (place.hosted(a).astype(np.float64) for a in (coords[-64:], params))
+    params = target.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
+    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, backend=target.backend)
+    tail, weights = (target.hosted(a).astype(np.float64) for a in (coords[-64:], params))
     right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, backend="pyref")
-    error = np.max(np.abs(place.hosted(kernel[-64:]) - right))
+    error = np.max(np.abs(target.hosted(kernel[-64:]) - right))
     notes.add(f"kernel of {edges} edges, 32 x 32", bool(error <= 512 * 2.0**-23 * np.max(np.abs(right))))
 
 
 CHECKS: dict[str, Callable[[Device, Notes], None]] = {
-    "poisoned": _poisoned,
-    "streams": _streams,
-    "threads": _threads,
-    "capture": _capture,
-    "views": _views,
-    "extremes": _extremes,
-    "large": _large,
+    "poisoned": _check_uninitialized,
+    "streams": _check_streams,
+    "threads": _check_threads,
+    "capture": _check_capture,
+    "views": _check_unaligned,
+    "extremes": _check_extremes,
+    "large": _check_large_arrays,
 }

@@ -9,9 +9,9 @@ from multiprocessing import get_context
 import numpy as np
 
 from trigraph.benchmarks.qualify.part import Notes
-from trigraph.benchmarks.qualify.place import Device, place
+from trigraph.benchmarks.qualify.place import Device, make_device
 from trigraph.gpu import launcher
-from trigraph.gpu.instances import INSTANCES, slowness
+from trigraph.gpu.instances import INSTANCES, compilation_order
 from trigraph.gpu.spills import ARCHITECTURES, may_use_local_memory
 
 
@@ -22,7 +22,7 @@ def parts(where: Device) -> list[str]:
 
 def run(part: str, where: Device, notes: Notes) -> None:
     """Compile the kernels of a first call, or all kernels, and note times and findings."""
-    (_first_call if part == "first call" else _all)(where, notes)
+    (_first_call if part == "first call" else _compile_all)(where, notes)
 
 
 def _first_call(where: Device, notes: Notes) -> None:
@@ -38,28 +38,28 @@ def _first_call(where: Device, notes: Notes) -> None:
         notes.add(f"{name} call in this process", seconds=time.perf_counter() - begun)
 
 
-def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
+def compile_instance(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
     """Compile one instance as the launcher does; return the seconds, registers and local memory."""
     (name, family, instance), begun = arguments, time.perf_counter()
-    where = place(name)
+    where = make_device(name)
     if where.rehearsal:
         library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
-    launcher.AHEAD = False  # the function compiles all other instances individually
+    launcher.COMPILE_AHEAD = False  # the function compiles all other instances individually
     function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
 
 
-def _all(where: Device, notes: Notes) -> None:
+def _compile_all(where: Device, notes: Notes) -> None:
     """Compile all instances in as many processes as there are processors."""
     names = [(where.backend, family, instance) for family, instances in INSTANCES.items() for instance in instances]
-    names = names[::20] if where.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
+    names = names[::20] if where.rehearsal else sorted(names, key=lambda name: compilation_order(name[2]))
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # a process that has used CUDA cannot be forked
-        usages = dict(zip(names, pool.map(compiled, names), strict=True))
+        usages = dict(zip(names, pool.map(compile_instance, names), strict=True))
     slowest = max(usages, key=lambda name: usages[name][0])
     notes.add(
         "kernels are compiled",

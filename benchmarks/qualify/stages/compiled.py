@@ -5,26 +5,26 @@ from collections.abc import Iterable
 
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.models import COMPILED, CURVATURE, NAMES, beside, program_of
+from trigraph.benchmarks.qualify.stages.models import COMPILED, CURVATURE, NAMES, compare_contenders, find_program
 
 AT_ONCE, ALONE = True, None
 THREADS = 4  # number of torch's compiler processes per part, each of which imports torch
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return a part for each program and compiled contender, except training on curvature."""
-    return contenders(place, (name for name in NAMES if name not in CURVATURE))
+    return contenders(target, (name for name in NAMES if name not in CURVATURE))
 
 
-def contenders(place: Device, names: Iterable[str]) -> list[str]:
+def contenders(target: Device, names: Iterable[str]) -> list[str]:
     """Return the compiled contenders of programs or, in a rehearsal, trigraph's eager contender."""
-    if place.rehearsal:
+    if target.rehearsal:
         return [f"{next(iter(names))}, trigraph"]
-    return [f"{name}, {c}" for name in names for c in program_of(name).contenders if c.endswith(COMPILED)]
+    return [f"{name}, {c}" for name in names for c in find_program(name).contenders if c.endswith(COMPILED)]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Compile and time one contender."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(THREADS))  # torch reads the variable when it is imported
     name, _, contender = part.partition(", ")
-    beside(name, contender, place, notes)
+    compare_contenders(name, contender, target, notes)

@@ -7,6 +7,6 @@ from trigraph.benchmarks.qualify.stages.models import CURVATURE
 __all__ = ["ALONE", "AT_ONCE", "parts", "run"]
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return a part for each program and compiled contender of training on curvature."""
-    return contenders(place, CURVATURE)
+    return contenders(target, CURVATURE)

@@ -10,7 +10,7 @@ import numpy as np
 from trigraph.benchmarks.measure import make_copy_call, make_matmul_call
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.environment import collect_environment, tf32_problems
+from trigraph.environment import collect_environment, list_tf32_problems
 
 ALONE = True
 ROUNDS = 7
@@ -18,23 +18,23 @@ GATHER = Path(__file__).resolve().parents[2] / "gather.cu"
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the name of the only part."""
     return ["device"]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Note versions, properties, clocks and ceilings."""
-    notes.add("environment", collected=collect_environment(), properties=place.properties())
-    problems = tf32_problems()
+    notes.add("environment", collected=collect_environment(), properties=target.properties())
+    problems = list_tf32_problems()
     notes.add("products are in float32", not problems, "; ".join(problems))
-    _clocks(notes)
-    notes.add("memory", free_bytes=place.free_bytes())
-    for name, rate, unit in ceilings(place):
+    _note_clocks(notes)
+    notes.add("memory", free_bytes=target.free_bytes())
+    for name, rate, unit in measure_ceilings(target):
         notes.add(f"ceiling: {name}", ceiling=name, value=rate, unit=unit)
 
 
-def _clocks(notes: Notes) -> None:
+def _note_clocks(notes: Notes) -> None:
     """Note the clocks that nvidia-smi reports, if it is installed."""
     if shutil.which("nvidia-smi") is None:
         notes.add("clocks", None, "nvidia-smi was not found")
@@ -48,31 +48,33 @@ def _clocks(notes: Notes) -> None:
     notes.add("clocks", None, done.stderr, asked=QUERY, answer=done.stdout.splitlines())
 
 
-def best(place: Device, call: Any, number: int = 1) -> float:
+def measure_fastest(target: Device, call: Any, number: int = 1) -> float:
     """Return the seconds per call in the fastest round, after a warm-up call."""
     call()
-    return min(place.seconds(call, number) for _ in range(ROUNDS))
+    return min(target.seconds(call, number) for _ in range(ROUNDS))
 
 
-def ceilings(place: Device) -> list[tuple[str, float, str]]:
+def measure_ceilings(target: Device) -> list[tuple[str, float, str]]:
     """Measure the peak rates of copies, gathers (rows of 256 bytes) and matrix products, and the time of a launch."""
-    nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
-    rates = [("copy", 2 * nbytes / best(place, make_copy_call(place.xp.__name__, nbytes, 1)), "bytes/s")]
+    nbytes, n = target.size(2**31, 2**20), target.size(8192, 64)
+    rates = [("copy", 2 * nbytes / measure_fastest(target, make_copy_call(target.xp.__name__, nbytes, 1)), "bytes/s")]
     products = ("float16", "float32", "float64")
-    seconds = {dtype: best(place, make_matmul_call(place.xp.__name__, n, dtype)) for dtype in products}
+    seconds = {dtype: measure_fastest(target, make_matmul_call(target.xp.__name__, n, dtype)) for dtype in products}
     rates += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
-    width, rows, launches = 64, nbytes // 256, place.size(2000, 20)
-    table, count = place.xp.ones((rows, width), np.float32), 4 * rows
-    index = place.moved(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
-    rates.append(("launch", best(place, _gather(place, table, index[:1]), launches), "s"))
-    rates.append(("gather", count * (4 * width + 4) / best(place, _gather(place, table, index)), "bytes/s"))
+    width, rows, launches = 64, nbytes // 256, target.size(2000, 20)
+    table, count = target.xp.ones((rows, width), np.float32), 4 * rows
+    index = target.moved(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
+    rates.append(("launch", measure_fastest(target, _gather(target, table, index[:1]), launches), "s"))
+    rates.append(
+        ("gather", count * (4 * width + 4) / measure_fastest(target, _gather(target, table, index)), "bytes/s")
+    )
     return rates
 
 
-def _gather(place: Device, table: Any, index: Any) -> Any:
+def _gather(target: Device, table: Any, index: Any) -> Any:
     """Return a call that reads the indexed rows of a table and sums them in chunks."""
-    xp = place.xp
-    if place.rehearsal:
+    xp = target.xp
+    if target.rehearsal:
         return lambda: table[index].sum()
     module = xp.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",))
     function, block = module.get_function("gather_ceiling"), 256

@@ -15,10 +15,10 @@ import numpy as np
 from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy, measure_peak_memory
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Call, ContenderUnavailable, Program
-from trigraph.benchmarks.qualify.part import Notes, locked
+from trigraph.benchmarks.qualify.part import Notes, lock_device
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.bench import measure
-from trigraph.benchmarks.qualify.stages.torch import missing
+from trigraph.benchmarks.qualify.stages.bench import measure_alternately
+from trigraph.benchmarks.qualify.stages.torch import explain_missing_torch
 from trigraph.benchmarks.run import peer_tolerance
 
 ALONE = None
@@ -28,30 +28,30 @@ NAMES = (*(f"{name}-training" for name in FORCES), *CURVATURE, *FORCES)  # in or
 COMPILED = "-compiled"  # suffix of contenders that use torch.compile
 
 
-def program_of(name: str) -> Program:
+def find_program(name: str) -> Program:
     """Return the program called `name`."""
     return next(program for program in PROGRAMS if program.name == name)
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the name of the only part."""
     return ["eager"]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Time trigraph and PyTorch Geometric alternately for all programs or, in a rehearsal, for the first."""
-    for name in NAMES[: place.size(len(NAMES), 1)]:
-        beside(name, "pyg", place, notes)
+    for name in NAMES[: target.size(len(NAMES), 1)]:
+        compare_contenders(name, "pyg", target, notes)
 
 
-def beside(name: str, other: str, place: Device, notes: Notes) -> None:
+def compare_contenders(name: str, other: str, target: Device, notes: Notes) -> None:
     """Time trigraph's eager program alternately with another contender, and compare their results."""
-    if why := missing(place):
+    if why := explain_missing_torch(target):
         return notes.add(name, None, why)
     import torch
 
-    program = program_of(name)
-    sizes = {n: place.size(value, min(value, 3)) for n, value in program.sizes.items()}
+    program = find_program(name)
+    sizes = {n: target.size(value, min(value, 3)) for n, value in program.sizes.items()}
     calls: dict[str, Call] = {}
     results: dict[str, dict[str, np.ndarray]] = {}
     lines: dict[str, dict[str, Any]] = {}
@@ -59,9 +59,9 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
         label = f"{name}, {contender}"
         try:
             # Do not lock the device: compilation takes minutes, mostly on the CPU.
-            with contextlib.nullcontext() if contender.endswith(COMPILED) else locked(alone=False):
+            with contextlib.nullcontext() if contender.endswith(COMPILED) else lock_device(exclusive=False):
                 begun = time.perf_counter()
-                with torch.device("cpu" if place.rehearsal else "cuda"):
+                with torch.device("cpu" if target.rehearsal else "cuda"):
                     call = program.prepare(contender, sizes, "float32")
                 results[contender] = {n: convert_to_numpy(t) for n, t in call().items()}
         except Exception as error:
@@ -70,31 +70,31 @@ def beside(name: str, other: str, place: Device, notes: Notes) -> None:
             notes.add(label, None, f"{type(error).__name__}: {str(error)[:300]}")
             continue
         calls[contender], lines[contender] = call, {"name": label, "first": time.perf_counter() - begun}
-    with locked(alone=True):
+    with lock_device(exclusive=True):
         for contender, call in calls.items():
-            lines[contender]["peak_bytes"] = _peak_bytes(call, place)
-        times = measure(place, calls)
+            lines[contender]["peak_bytes"] = _peak_bytes(call, target)
+        times = measure_alternately(target, calls)
     for contender, line in lines.items():
         seconds = statistics.median(times[contender])
         line |= {"passed": None, "seconds": seconds, "samples": times[contender]}
         if contender != "trigraph":
-            apart, most = (
+            relative_error, most = (
                 compute_relative_error(results[contender], results["trigraph"]),
                 peer_tolerance("float32", program.terms),
             )
-            line |= {"error": apart, "ratio": seconds / statistics.median(times["trigraph"])}
-            if not (apart <= most):
-                line["note"] = f"differs by {apart:.1e}, more than {most:.1e}"
+            line |= {"error": relative_error, "ratio": seconds / statistics.median(times["trigraph"])}
+            if not (relative_error <= most):
+                line["note"] = f"differs by {relative_error:.1e}, more than {most:.1e}"
                 line["passed"] = None if program.is_peer(contender) else False
         notes.add(**line)
     return None
 
 
-def _peak_bytes(call: Call, place: Device) -> int:
+def _peak_bytes(call: Call, target: Device) -> int:
     """Return the peak memory of a call above the memory in use before; on a device, memory allocated by torch."""
     import torch
 
-    if place.rehearsal:
+    if target.rehearsal:
         return measure_peak_memory(call)[1]
     gc.collect()
     torch.cuda.reset_peak_memory_stats()

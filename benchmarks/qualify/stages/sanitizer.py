@@ -19,12 +19,12 @@ LINE_NUMBERS = "-lineinfo"  # lets the tool report source lines
 FOUND = 20  # maximum number of findings in a note
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return a part for each tool and family or, in a rehearsal, only for the fastest family."""
-    return [f"{tool} {family}" for tool in TOOLS for family in (("gno",) if place.rehearsal else INSTANCES)]
+    return [f"{tool} {family}" for tool in TOOLS for family in (("gno",) if target.rehearsal else INSTANCES)]
 
 
-def prefix(part: str, place: Device) -> list[str]:
+def prefix(part: str, target: Device) -> list[str]:
     """Return the command line of the tool; raise FileNotFoundError if the program is not installed."""
     program = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if program is None:
@@ -32,12 +32,12 @@ def prefix(part: str, place: Device) -> list[str]:
     return [program, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60", *QUIET]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Run the cases of a family with one allocation per array, because a pool would hide out-of-bounds accesses."""
-    if not place.rehearsal:
-        place.xp.cuda.set_allocator(None)
+    if not target.rehearsal:
+        target.xp.cuda.set_allocator(None)
     with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
-        notes.add(f"results of {part}", True, number=len(cases.run(part.split()[1], place)))
+        notes.add(f"results of {part}", True, number=len(cases.compare_with_judge(part.split()[1], target)))
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:

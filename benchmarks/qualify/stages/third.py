@@ -5,24 +5,24 @@ from typing import Any
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages import verify
-from trigraph.benchmarks.qualify.stages.torch import missing
+from trigraph.benchmarks.qualify.stages.torch import explain_missing_torch
 from trigraph.table import THIRD
 
 AT_ONCE = True  # parts may run concurrently, because each is one process
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the names of the operators; in a rehearsal, one of them."""
-    return list(THIRD)[: place.size(len(THIRD), 1)]
+    return list(THIRD)[: target.size(len(THIRD), 1)]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """If torch is installed, run the command, which ends the process."""
     from trigraph.cli import main
 
-    if why := missing(place):
+    if why := explain_missing_torch(target):
         return notes.add(part, None, why)
-    device = "cpu" if place.rehearsal else "cuda:0"
+    device = "cpu" if target.rehearsal else "cuda:0"
     return main(["verify", "--framework", "torch", "--device", device, "--operator", part])
 
 

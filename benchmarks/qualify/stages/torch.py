@@ -16,65 +16,65 @@ from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.checks import arguments_of, called, unlike
+from trigraph.benchmarks.qualify.stages.checks import call_operator, draw_arguments, find_different_fields
 from trigraph.table import DEFINITIONS, OPERATORS, THIRD, Definition
 from trigraph.verification.cases import find_half_dtype
 
 STEPS = 1000  # training steps; memory must not grow after the first tenth
 DTYPES = "float32", "float64"
 # Tolerance between device and CPU for layers and third derivatives, which sum thousands of terms in different orders.
-CLOSE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in DTYPES}
+TOLERANCES = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in DTYPES}
 Fields = dict[str, Any]
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the names of the checks or, in a rehearsal, of the first."""
-    return list(CHECKS)[: place.size(len(CHECKS), 1)]
+    return list(CHECKS)[: target.size(len(CHECKS), 1)]
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Run the check called `part` if torch is installed."""
-    if why := missing(place):
+    if why := explain_missing_torch(target):
         notes.add(part, None, why)
     else:
-        CHECKS[part](place, notes)
+        CHECKS[part](target, notes)
 
 
-def missing(place: Device) -> str:
+def explain_missing_torch(target: Device) -> str:
     """Return the reason why torch cannot be checked, or "" if it can."""
     try:
         import torch
     except ImportError:
         return "torch is not installed"
-    there = place.rehearsal or torch.cuda.is_available()
+    there = target.rehearsal or torch.cuda.is_available()
     return "" if there else f"torch {torch.__version__} finds no device"
 
 
-def _on(place: Device, value: Any, index: int = 0) -> Any:
+def _to_tensors(target: Device, value: Any, index: int = 0) -> Any:
     """Return the arguments with NumPy arrays, including those in graphs, replaced by tensors."""
     import torch
 
     if isinstance(value, dict):
-        return {n: _on(place, v, index) for n, v in value.items()}
+        return {n: _to_tensors(target, v, index) for n, v in value.items()}
     if isinstance(value, np.ndarray):
         if value.dtype.name == "bfloat16":
-            return _on(place, value.astype(np.float32), index).to(torch.bfloat16)
-        return torch.from_numpy(value.copy()).to("cpu" if place.rehearsal else f"cuda:{index}")
+            return _to_tensors(target, value.astype(np.float32), index).to(torch.bfloat16)
+        return torch.from_numpy(value.copy()).to("cpu" if target.rehearsal else f"cuda:{index}")
     if hasattr(value, "prepare"):
         make, arguments = value.__reduce__()
-        graph = make(*(_on(place, a, index) for a in arguments))
+        graph = make(*(_to_tensors(target, a, index) for a in arguments))
         graph.prepare()
         return graph
     return value
 
 
-def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
+def _forward(target: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
     names = [n for n in OPERATORS[f"{spec.name}_fwd"].parameters if n not in spec.requests]
-    function, backend = getattr(trigraph.torch, spec.name), place.backend if place.rehearsal else None
+    function, backend = getattr(trigraph.torch, spec.name), target.backend if target.rehearsal else None
     return function(**{n: values[n] for n in names}, backend=backend, **more)
 
 
-def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
+def _differentiate(target: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
     """Return the outputs and their derivatives up to third order, from autograd.
 
     The third order is the gradient of the inner product of the second order's fields and the cotangents ggg_.
@@ -85,7 +85,7 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
     grads = [f"grad_{a.name}" for a in spec.outputs]
     ggs = [f"gg_{n}" for n in inputs]
     values = {n: v.requires_grad_() if n in (*inputs, *grads, *ggs) else v for n, v in values.items()}
-    result = _forward(place, spec, values)
+    result = _forward(target, spec, values)
     outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, a.name) for a in spec.outputs]
     first = torch.autograd.grad(outputs, [values[n] for n in inputs], [values[n] for n in grads], create_graph=True)
     names = [*grads, *inputs]
@@ -101,13 +101,13 @@ def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict
     }
 
 
-def _unlike(fields: Fields, right: Fields, place: Device) -> str:
+def _find_different_fields(fields: Fields, right: Fields, target: Device) -> str:
     """Return the names of torch's fields that differ bitwise from the backend's."""
     import torch
 
     tensors = {n: tensor.detach().cpu() for n, tensor in fields.items() if tensor is not None}
     arrays = {n: (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy() for n, t in tensors.items()}
-    return unlike(place, arrays, {n: right[n] for n in arrays})
+    return find_different_fields(target, arrays, {n: right[n] for n in arrays})
 
 
 def _distance(tensor: Any, right: np.ndarray) -> float:
@@ -116,43 +116,43 @@ def _distance(tensor: Any, right: np.ndarray) -> float:
     return float(abs(got - right).max(initial=0) / max(abs(right).max(initial=0), 1e-6))
 
 
-def _derivatives(place: Device, notes: Notes) -> None:
+def _derivatives(target: Device, notes: Notes) -> None:
     """Check all operators by autograd on each device: forward and two orders bitwise, the third order against pyref."""
     import torch
 
-    several = product(range(1 if place.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
-    for index, dtype, spec in islice(several, place.size(1000, 2)):
+    several = product(range(1 if target.rehearsal else torch.cuda.device_count()), DTYPES, DEFINITIONS)
+    for index, dtype, spec in islice(several, target.size(1000, 2)):
         bwd3, label = THIRD[f"{spec.name}_bwd3"], f"{dtype}, device {index}"
-        values = arguments_of(bwd3, dtype)
-        orders = _derived(place, spec, _on(place, values, index))
-        right = called(bwd3, values, "pyref")
+        values = draw_arguments(bwd3, dtype)
+        orders = _differentiate(target, spec, _to_tensors(target, values, index))
+        right = call_operator(bwd3, values, "pyref")
         errors = {n: _distance(t, right[n]) for n, t in orders.pop("bwd3").items()}
-        far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= CLOSE[dtype]))
+        far = ", ".join(f"{n}: {error:.1e}" for n, error in errors.items() if not (error <= TOLERANCES[dtype]))
         notes.add(f"{bwd3.name}, {label}", not far, far or f"largest error {max(errors.values()):.1e}")
         for order, fields in orders.items():
             op = OPERATORS[f"{spec.name}_{order}"]
             arguments = {n: values.get(n) for n in op.parameters if n not in spec.requests}
-            wrong = _unlike(fields, called(op, place.moved(arguments), place.backend), place)
+            wrong = _find_different_fields(fields, call_operator(op, target.moved(arguments), target.backend), target)
             notes.add(f"{op.name}, {label}", not wrong, wrong)
 
 
-def _half(place: Device, notes: Notes) -> None:
+def _half(target: Device, notes: Notes) -> None:
     """Check that attention on bfloat16 embeddings agrees with the backend, and that autocast computes in float32."""
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]
-    values = arguments_of(op)
+    values = draw_arguments(op)
     half = {a.name: values[a.name].astype(find_half_dtype("bfloat16")) for a in op.select_present(values) if a.half}
-    right = called(op, place.moved({**values, **half}), place.backend)
-    out = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
-    wrong = _unlike({"output_embedding": out}, right, place)
+    right = call_operator(op, target.moved({**values, **half}), target.backend)
+    out = _forward(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
+    wrong = _find_different_fields({"output_embedding": out}, right, target)
     notes.add("attention with bfloat16", not wrong, wrong)
-    with torch.autocast("cpu" if place.rehearsal else "cuda", torch.bfloat16):
-        out = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
+    with torch.autocast("cpu" if target.rehearsal else "cuda", torch.bfloat16):
+        out = _forward(target, op.definition, _to_tensors(target, {**values, **half})).output_embedding
     notes.add("attention in autocast", out.dtype == torch.float32, str(out.dtype))
 
 
-def _layers(place: Device, notes: Notes) -> None:
+def _layers(target: Device, notes: Notes) -> None:
     """Check the outputs and gradients of layers and of a model against the CPU."""
     import torch
 
@@ -172,7 +172,7 @@ def _layers(place: Device, notes: Notes) -> None:
     for name, (layer, *arguments) in works.items():
         results = []
         try:
-            for device in ("cpu", "cpu" if place.rehearsal else "cuda"):
+            for device in ("cpu", "cpu" if target.rehearsal else "cuda"):
                 own = copy.deepcopy(layer).to(device)
                 out = own(*(a.to(device) for a in arguments))
                 out.square().sum().backward()
@@ -182,45 +182,49 @@ def _layers(place: Device, notes: Notes) -> None:
             continue
         pairs = [(a.detach(), b.detach().cpu()) for a, b in zip(*results, strict=True)]
         errors = [float((a - b).abs().max() / a.abs().max().clamp(min=1e-6)) for a, b in pairs]
-        close = all(error <= CLOSE["float32"] for error in errors)
+        close = all(error <= TOLERANCES["float32"] for error in errors)
         notes.add(f"{name} against the CPU", close, f"largest error {max(errors):.1e}")
 
 
-def _curvature(place: Device, notes: Notes) -> None:
+def _curvature(target: Device, notes: Notes) -> None:
     """Check a third derivative against the CPU: the gradient of a loss of DimeNet++'s Hessian times a vector."""
     import torch
 
     (program,) = (p for p in PROGRAMS if p.name == "dimenet-molecules-curvature-training")
     for dtype in DTYPES:
         results = []
-        for device in ("cpu", "cpu" if place.rehearsal else "cuda"):
+        for device in ("cpu", "cpu" if target.rehearsal else "cuda"):
             with torch.device(device):
                 call = program.prepare("trigraph", program.scale_sizes("small"), dtype)
                 results.append({n: convert_to_numpy(t) for n, t in call().items()})
         error = compute_relative_error(results[1], results[0])
-        notes.add(f"gradients of curvature in {dtype}", error <= CLOSE[dtype], f"largest error {error:.1e}")
+        notes.add(f"gradients of curvature in {dtype}", error <= TOLERANCES[dtype], f"largest error {error:.1e}")
 
 
-def _graph_pair(place: Device) -> tuple[Definition, Fields, Fields]:
+def _graph_pair(target: Device) -> tuple[Definition, Fields, Fields]:
     """Return the definition of attention, and two sets of its arguments with the same graph."""
     spec = OPERATORS["mha_gat_n2n_fwd"].definition
-    first, second = (arguments_of(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
+    first, second = (draw_arguments(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
     second = {n: v if isinstance(v, np.ndarray) else first[n] for n, v in second.items()}
-    moved = _on(place, first)
-    return spec, moved, {n: _on(place, v) if isinstance(v, np.ndarray) else moved[n] for n, v in second.items()}
+    moved = _to_tensors(target, first)
+    return (
+        spec,
+        moved,
+        {n: _to_tensors(target, v) if isinstance(v, np.ndarray) else moved[n] for n, v in second.items()},
+    )
 
 
-def _streams(place: Device, notes: Notes) -> None:
+def _streams(target: Device, notes: Notes) -> None:
     """Check that torch does not reuse the memory of a result while a stream passed to `record_stream` reads it."""
     import torch
 
-    spec, values, _ = _graph_pair(place)
-    right, busy = _forward(place, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
+    spec, values, _ = _graph_pair(target)
+    right, busy = _forward(target, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
     torch.full_like(right, torch.nan), right + 0  # loads the kernels now, because loading waits for the device
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(main)
     with torch.cuda.stream(side):
-        out = _forward(place, spec, values).output_embedding
+        out = _forward(target, spec, values).output_embedding
     main.wait_stream(side)
     for _ in range(50):
         busy = busy @ busy
@@ -236,36 +240,36 @@ def _streams(place: Device, notes: Notes) -> None:
     notes.add("bits on a side stream", torch.equal(kept, right))
 
 
-def _threads(place: Device, notes: Notes) -> None:
+def _threads(target: Device, notes: Notes) -> None:
     """Check the same calls in two threads, each with its own stream."""
     import torch
 
-    spec, values, _ = _graph_pair(place)
-    right = _forward(place, spec, values).output_embedding
+    spec, values, _ = _graph_pair(target)
+    right = _forward(target, spec, values).output_embedding
     torch.cuda.synchronize()
 
     def work(_: int) -> bool:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            return all(torch.equal(_forward(place, spec, values).output_embedding, right) for _ in range(20))
+            return all(torch.equal(_forward(target, spec, values).output_embedding, right) for _ in range(20))
 
     with ThreadPoolExecutor(2) as pool:
         same = all(pool.map(work, range(2)))
     notes.add("calls in two threads", same)
 
 
-def _captures(place: Device, notes: Notes) -> None:
+def _captures(target: Device, notes: Notes) -> None:
     """Check torch's CUDA graphs, with and without `out`, and CUDA graphs created by torch's compiler."""
     import torch
 
-    spec, values, second = _graph_pair(place)
-    right = _forward(place, spec, second).output_embedding
+    spec, values, second = _graph_pair(target)
+    right = _forward(target, spec, second).output_embedding
     for label, out in (("", None), (" with out", torch.empty_like(right))):
         keywords = {} if out is None else {"out": {"output_embedding": out}}
         held = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
-        _forward(place, spec, held, **keywords)
+        _forward(target, spec, held, **keywords)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            got = _forward(place, spec, held, **keywords).output_embedding
+            got = _forward(target, spec, held, **keywords).output_embedding
         for n, v in second.items():
             if isinstance(v, torch.Tensor):
                 held[n].copy_(v)
@@ -274,7 +278,7 @@ def _captures(place: Device, notes: Notes) -> None:
     name = spec.inputs[0].name
     try:
         compiled = torch.compile(
-            lambda x: _forward(place, spec, {**second, name: x}).output_embedding, mode="reduce-overhead"
+            lambda x: _forward(target, spec, {**second, name: x}).output_embedding, mode="reduce-overhead"
         )
         got = [compiled(second[name]).clone() for _ in range(3)]
     except Exception as error:  # torch's compiler needs a C compiler
@@ -283,7 +287,7 @@ def _captures(place: Device, notes: Notes) -> None:
         notes.add("reduce-overhead", all(torch.equal(a, right) for a in got))
 
 
-def _memory(place: Device, notes: Notes) -> None:
+def _memory(target: Device, notes: Notes) -> None:
     """Check that memory does not grow over many training steps."""
     import torch
 
@@ -293,11 +297,11 @@ def _memory(place: Device, notes: Notes) -> None:
         layer(x, edges).sum().backward()
         if step in (STEPS // 10, STEPS - 1):
             torch.cuda.synchronize()
-            taken.append((torch.cuda.memory_allocated(), place.xp.get_default_memory_pool().total_bytes()))
+            taken.append((torch.cuda.memory_allocated(), target.xp.get_default_memory_pool().total_bytes()))
     notes.add(f"memory over {STEPS} steps", taken[0] == taken[1], f"{taken[0]}, then {taken[1]} bytes")
 
 
-def _peers(place: Device, notes: Notes) -> None:
+def _peers(target: Device, notes: Notes) -> None:
     """Time a training step of trigraph's and of PyTorch Geometric's GATConv."""
     import torch
 
@@ -313,7 +317,7 @@ def _peers(place: Device, notes: Notes) -> None:
                 layer(x, edges).sum().backward()
 
             step()
-            times.append(min(place.seconds(step, 5) for _ in range(5)))
+            times.append(min(target.seconds(step, 5) for _ in range(5)))
     except ImportError as error:
         notes.add("GATConv", None, str(error))
     else:

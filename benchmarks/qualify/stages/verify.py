@@ -10,18 +10,18 @@ SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
 PRINTED = 40  # number of last output lines to keep: the largest error of each operator, and failures
 
 
-def parts(place: Device) -> list[str]:
+def parts(target: Device) -> list[str]:
     """Return the families or, in a rehearsal, the family of the smallest operator."""
-    return ["gemnet"] if place.rehearsal else list(INSTANCES)
+    return ["gemnet"] if target.rehearsal else list(INSTANCES)
 
 
-def run(part: str, place: Device, notes: Notes) -> None:
+def run(part: str, target: Device, notes: Notes) -> None:
     """Run the command, which ends the process, without a report, because pictures would require matplotlib."""
     from trigraph.cli import main
 
-    which = SMALLEST if place.rehearsal else ("--operator", part)
-    jobs = str(1 if place.rehearsal else place.jobs)
-    main(["verify", *which, "--backend", place.backend, "--jobs", jobs])
+    which = SMALLEST if target.rehearsal else ("--operator", part)
+    jobs = str(1 if target.rehearsal else target.jobs)
+    main(["verify", *which, "--backend", target.backend, "--jobs", jobs])
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:

@@ -1,16 +1,16 @@
 """Public functions of all operators, which check their arguments and choose a backend."""
 
-from trigraph.backends.choice import backend_function, unavailable
-from trigraph.backends.front_door import FUNCTIONS, LIBRARY_OF, choose_backend, execute, raise_named
+from trigraph.backends.choice import explain_unavailable, get_backend_function
+from trigraph.backends.front_door import FUNCTIONS, LIBRARY_BY_BACKEND, choose_backend, execute, raise_named
 from trigraph.table.public import BACKENDS
 
 __all__ = [
     "BACKENDS",
     "FUNCTIONS",
-    "LIBRARY_OF",
-    "backend_function",
+    "LIBRARY_BY_BACKEND",
     "choose_backend",
     "execute",
+    "explain_unavailable",
+    "get_backend_function",
     "raise_named",
-    "unavailable",
 ]

@@ -10,11 +10,14 @@ from trigraph.table.grammar import Operator
 from trigraph.table.operators import FAMILIES, OPERATORS
 from trigraph.table.public import BACKENDS
 
-DIFFERENTIATED = ("pyref", "fortran-reference")  # backends that can differentiate bwd and bwd2 of every operator
+DIFFERENTIABLE_BACKENDS = (
+    "pyref",
+    "fortran-reference",
+)  # backends that can differentiate bwd and bwd2 of every operator
 
 
 @cache  # caching is safe, because the modules of the backends do not change
-def backend_function(backend: str, name: str) -> Callable[..., Any]:
+def get_backend_function(backend: str, name: str) -> Callable[..., Any]:
     """Return a backend's function: an operator without argument checks, or ``execute``, which runs a checked call."""
     return getattr(importlib.import_module(BACKENDS[backend][0]), name)
 
@@ -35,11 +38,11 @@ def supports_third(backend: str, op: Operator, values: Mapping[str, Any]) -> boo
 @cache  # caching is safe, because the modules of the backends do not change
 def third_is_native(backend: str, name: str) -> bool:
     """Return whether a backend has its own implementation of an operator X_bwd3, for all attributes."""
-    return backend in DIFFERENTIATED or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
+    return backend in DIFFERENTIABLE_BACKENDS or hasattr(importlib.import_module(BACKENDS[backend][0]), name)
 
 
 @cache  # packages and devices that appear after the first call in a process are not detected
-def unavailable(name: str) -> str:
+def explain_unavailable(name: str) -> str:
     """Return the reason why a backend cannot run on this machine, or "" if it can."""
     if BACKENDS[name][1] == "cupy":
         try:
@@ -55,7 +58,7 @@ def unavailable(name: str) -> str:
             return f"no CUDA device ({error})"
     try:
         for op in OPERATORS:
-            backend_function(name, op)
+            get_backend_function(name, op)
         if name == "gpu-host":
             for family in FAMILIES:
                 importlib.import_module("trigraph.gpu.launcher").installed(family)

@@ -14,12 +14,12 @@ from trigraph.table.operators import OVER_FORMS, result_type
 from trigraph.table.public import docstring, public_signature, publish
 
 
-def over_forms(
+def make_form_function(
     op: Operator, functions: Mapping[str, Callable[..., Any]], module: str, name: str, doc: str
 ) -> Callable[..., Any]:
     """Return the function `name` of `module`, which takes the arguments of `op` and calls one of `functions`."""
     signature, fields = public_signature(op), tuple(f.name for f in op.fields)
-    given, suffix = f"{op.definition.name}_", name.removeprefix(op.definition.name)
+    prefix, suffix = f"{op.definition.name}_", name.removeprefix(op.definition.name)
 
     def function(*args: Any, out: Any = None, backend: Any = None, **kwargs: Any) -> Any:
         values = bind_arguments(op, args, kwargs, signature)
@@ -28,15 +28,15 @@ def over_forms(
             missing, present = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
             raise TypeError(f"{name}: {missing} is None, but {present} is given; expected both or neither")
         if sph_basis is not None:
-            return functions[f"{given}triplets{suffix}"](**values, out=out, backend=backend)
+            return functions[f"{prefix}triplets{suffix}"](**values, out=out, backend=backend)
         if values.pop("gg_sph_basis", None) is not None:
             raise ValueError(f"{name}: gg_sph_basis is given, but sph_basis is None; expected None")
         del values["sph_basis"], values["triplets"]
         if op.selective:
-            asked = fields if values["wrt"] is None else check_names(name, fields, values["wrt"])
-            values["wrt"] = [field for field in asked if field != "sph_basis"]
+            requested = fields if values["wrt"] is None else check_names(name, fields, values["wrt"])
+            values["wrt"] = [field for field in requested if field != "sph_basis"]
         form = "radial" if getattr(values["weight"], "ndim", 3) == 2 else "spherical"
-        result = functions[f"{given}{form}{suffix}"](**values, out=out, backend=backend)
+        result = functions[f"{prefix}{form}{suffix}"](**values, out=out, backend=backend)
         return result if op.single else result_type(op.name)(*(getattr(result, field, None) for field in fields))
 
     publish(function, module, name, signature, doc)
@@ -44,5 +44,5 @@ def over_forms(
 
 
 basis_embedding_fwd, basis_embedding_bwd, basis_embedding_bwd2 = (
-    over_forms(op, FUNCTIONS, "trigraph", op.name, docstring(op)) for op in OVER_FORMS.values()
+    make_form_function(op, FUNCTIONS, "trigraph", op.name, docstring(op)) for op in OVER_FORMS.values()
 )

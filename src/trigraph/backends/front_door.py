@@ -10,15 +10,15 @@ import numpy as np
 
 from trigraph.arrays import ArrayLibrary, name_library
 from trigraph.backends import third
-from trigraph.backends.choice import backend_function
-from trigraph.checks.arrays import Checked, check_arguments
+from trigraph.backends.choice import get_backend_function
+from trigraph.checks.arrays import CheckedArguments, check_arguments
 from trigraph.checks.attributes import bind_arguments, check_attributes
-from trigraph.graphs.base import entered
+from trigraph.graphs.base import enter_device
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import NAMED
 from trigraph.table.public import BACKENDS, docstring, public_signature, publish
 
-LIBRARY_OF = {name: ArrayLibrary(kind, name) for name, (_, kind) in BACKENDS.items()}
+LIBRARY_BY_BACKEND = {name: ArrayLibrary(kind, name) for name, (_, kind) in BACKENDS.items()}
 
 
 def choose_backend(op: Operator, values: dict[str, Any], backend: Any) -> str:
@@ -51,24 +51,24 @@ def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
     signature = public_signature(op)
 
-    def call(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
+    def public_function(*args: Any, out: Any = None, backend: str | None = None, **kwargs: Any) -> Any:
         try:
             values = bind_arguments(op, args, kwargs, signature)
             check_attributes(op, values)
             wrt = values.pop("wrt", None)
-            library = LIBRARY_OF[choose_backend(op, values, backend)]
+            library = LIBRARY_BY_BACKEND[choose_backend(op, values, backend)]
             if library.kind == "numpy":
                 return execute(op, check_arguments(op, values, wrt, out, library), library.backend)
-            with entered(*values.values()):
+            with enter_device(*values.values()):
                 return execute(op, check_arguments(op, values, wrt, out, library), library.backend)
         except MemoryError as error:
             raise_named(op, error)
 
-    publish(call, "trigraph", op.name, signature, docstring(op))
-    return call
+    publish(public_function, "trigraph", op.name, signature, docstring(op))
+    return public_function
 
 
-def execute(op: Operator, checked: Checked, backend: str) -> Any:
+def execute(op: Operator, checked: CheckedArguments, backend: str) -> Any:
     """Run a checked call on a backend and return the result of the public function."""
     values, sizes, wanted, out, columns = checked
     if columns:
@@ -76,11 +76,11 @@ def execute(op: Operator, checked: Checked, backend: str) -> Any:
     if op.order == 3:
         result = third.execute(op, values, sizes, wanted, out, backend)
     else:
-        result = backend_function(backend, "execute")(op, values, sizes, wanted, out)
+        result = get_backend_function(backend, "execute")(op, values, sizes, wanted, out)
     return result if not columns and not out else _restore_caller_outputs(op, result, checked)
 
 
-def _restore_caller_outputs(op: Operator, result: Any, checked: Checked) -> Any:
+def _restore_caller_outputs(op: Operator, result: Any, checked: CheckedArguments) -> Any:
     """Return the result with the caller's own output arrays, and with the trailing axis of column inputs restored."""
     if op.single:
         return next(iter(checked.out.values()), result)

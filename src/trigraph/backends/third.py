@@ -13,8 +13,8 @@ from typing import Any
 from trigraph.arrays import get_array_module
 from trigraph.backends import third_gno
 from trigraph.backends.choice import (
-    DIFFERENTIATED,
-    backend_function,
+    DIFFERENTIABLE_BACKENDS,
+    get_backend_function,
     supports_third,
     third_is_composed,
     third_is_native,
@@ -24,18 +24,18 @@ from trigraph.table import OPERATORS, Operator, result_type
 from trigraph.table.public import BACKENDS
 
 
-def multilinear(
+def compose_multilinear(
     names: Sequence[str],
     values: Mapping[str, Any],
     cotangents: Mapping[str, Any],
     wanted: Sequence[str],
-    call: Callable[[int, dict[str, Any], tuple[str, ...]], Mapping[str, Any]],
+    call_lower: Callable[[int, dict[str, Any], tuple[str, ...]], Mapping[str, Any]],
     tangent: bool = True,
 ) -> dict[str, Any]:
     """Return the gradients of <cotangents, bwd2's fields> by argument of bwd2; omit arguments without any term.
 
-    `names` lists the inputs that are not None; `cotangents` maps fields to their cotangents. `call` takes the order of
-    a derivative, its arguments by name and the names of the fields to compute, and returns the fields by name.
+    `names` lists the inputs that are not None; `cotangents` maps fields to their cotangents. `call_lower` takes the
+    order of a derivative, its arguments by name and the names of the fields to compute, and returns the fields by name.
 
     The tangent of bwd2 along c_x is a sum over the inputs n. Term n is bwd2 with c_n in place of input n, without
     a_n and without a gradient for n. ``tangent=False`` omits this sum; the other terms are correct for any operator.
@@ -45,19 +45,19 @@ def multilinear(
     def add(order: int, changed: Mapping[str, Any], fields: Mapping[str, str]) -> None:
         if not fields:
             return
-        for n, t in call(order, {**values, **changed}, tuple(fields)).items():
+        for n, t in call_lower(order, {**values, **changed}, tuple(fields)).items():
             results[fields[n]] = results[fields[n]] + t if fields[n] in results else t
 
-    grads, along = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
+    grads, direction_cotangents = ({n: t for n, t in cotangents.items() if (n in names) is at} for at in (False, True))
     of_along = {n: f"gg_{n}" for n in names if f"gg_{n}" in wanted}
     of_inputs = {n: n for n in names if n in wanted}
     of_grads = {n: n for n in wanted if n.startswith("grad_")}
     if grads:
         add(1, grads, of_along)
         add(2, grads, of_inputs)
-    if along:
-        add(2, {f"gg_{n}": along.get(n) for n in names}, of_along)
-    for n, t in along.items() if tangent else ():
+    if direction_cotangents:
+        add(2, {f"gg_{n}": direction_cotangents.get(n) for n in names}, of_along)
+    for n, t in direction_cotangents.items() if tangent else ():
         add(2, {n: t, f"gg_{n}": None}, {**of_grads, **{k: k for k in of_inputs if k != n}})
     return results
 
@@ -65,30 +65,32 @@ def multilinear(
 def execute(op: Operator, values: Any, sizes: Any, wanted: Sequence[str], out: Any, backend: str) -> Any:
     """Run a checked call of bwd3; raise ValueError if the backend does not have it."""
     spec = op.definition
-    if backend in DIFFERENTIATED or (third_is_native(backend, op.name) and not third_is_composed(op, values)):
-        return backend_function(backend, "execute")(op, values, sizes, wanted, out)
+    if backend in DIFFERENTIABLE_BACKENDS or (third_is_native(backend, op.name) and not third_is_composed(op, values)):
+        return get_backend_function(backend, "execute")(op, values, sizes, wanted, out)
     if not supports_third(backend, op, values):
-        others = ", ".join(b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_third(b, op, values))
+        supporting_backends = ", ".join(
+            b for b, (_, kind) in BACKENDS.items() if kind == "numpy" and supports_third(b, op, values)
+        )
         raise ValueError(
             f"{op.name}: backend {backend!r} has third derivatives of graph neural operators, DimeNet++ and operators "
-            f"that are linear in each input only; expected one of {others}, or trigraph.torch.{spec.name}, which has "
-            "them on every device"
+            f"that are linear in each input only; expected one of {supporting_backends}, or "
+            f"trigraph.torch.{spec.name}, which has them on every device"
         )
     first = values[spec.inputs[0].name]
     xp = get_array_module(first)
     names = [a.name for a in spec.inputs if values[a.name] is not None]
     lower = {order: OPERATORS[f"{spec.name}_{suffix}"] for order, suffix in ((1, "bwd"), (2, "bwd2"))}
 
-    def call(order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int) -> dict[str, Any]:
+    def call_lower(order: int, changed: dict[str, Any], fields: tuple[str, ...], **other_sizes: int) -> dict[str, Any]:
         given = {n: changed.get(n) for n in lower[order].names if n != "wrt"}
-        result = backend_function(backend, "execute")(lower[order], given, {**sizes, **other_sizes}, fields, {})
+        result = get_backend_function(backend, "execute")(lower[order], given, {**sizes, **other_sizes}, fields, {})
         return {n: getattr(result, n) for n in fields}
 
     cotangents = {f.name: values[f"ggg_{f.name}"] for f in lower[2].fields if values[f"ggg_{f.name}"] is not None}
-    linear = spec.is_multilinear(values)
-    terms = multilinear(names, values, cotangents, wanted, call, tangent=linear)
-    if not linear:
-        third_gno.add_tangent(terms, values, cotangents, wanted, call)
+    is_multilinear_here = spec.is_multilinear(values)
+    terms = compose_multilinear(names, values, cotangents, wanted, call_lower, tangent=is_multilinear_here)
+    if not is_multilinear_here:
+        third_gno.add_tangent(terms, values, cotangents, wanted, call_lower)
     results = dict.fromkeys(f.name for f in op.fields)
     for field in op.fields:
         if field.name not in wanted:

@@ -26,11 +26,11 @@ def add_tangent(
     values: Mapping[str, Any],
     cotangents: Mapping[str, Any],
     wanted: Sequence[str],
-    call: Callable[..., Mapping[str, Any]],
+    call_lower: Callable[..., Mapping[str, Any]],
 ) -> None:
     """Add the tangent of bwd2 along c to `results`. See `trigraph.backends.third.multilinear` for the arguments.
 
-    In addition, `call` accepts the number of coordinates, `d`.
+    In addition, `call_lower` accepts the number of coordinates, `d`.
     """
     coords, params = values["coords"], values["params"]
     xp, d, f = get_array_module(coords), coords.shape[1], values["f_in"] * values["f_out"]
@@ -44,27 +44,27 @@ def add_tangent(
         parts = zip(arrays, (first, second), strict=True)
         return xp.concatenate([xp.zeros_like(params[at]) if t is None else t[at] for t, at in parts])
 
-    def along_z(direction: Mapping[str, Any]) -> dict[str, Any]:
+    def drop_second_layer(direction: Mapping[str, Any]) -> dict[str, Any]:
         """Return a direction with the second layer set to zero."""
         of_params = direction["params"]
         return {**direction, "params": None if of_params is None else layers(of_params, None)}
 
-    def add(changed: Mapping[str, Any], direction: Mapping[str, Any], *left_out: str) -> None:
-        """Add bwd2's fields for changed inputs along a direction, except for inputs or layers in `left_out`."""
-        fields = tuple(n for n in wanted if not n.startswith("gg_") and n not in left_out)
+    def add(changed: Mapping[str, Any], direction: Mapping[str, Any], *excluded: str) -> None:
+        """Add bwd2's fields for changed inputs along a direction, except for inputs or layers in `excluded`."""
+        fields = tuple(n for n in wanted if not n.startswith("gg_") and n not in excluded)
         if not fields or all(t is None for t in direction.values()):
             return
         given = {**values, **changed, **{f"gg_{n}": direction.get(n) for n in INPUTS}}
-        for n, t in call(2, given, fields, d=given["coords"].shape[1]).items():
+        for n, t in call_lower(2, given, fields, d=given["coords"].shape[1]).items():
             if n == "params":
-                t = layers(*(None if layer in left_out else t for layer in ("first", "second")))
+                t = layers(*(None if layer in excluded else t for layer in ("first", "second")))
             results[n] = results[n] + t if n in results else t
 
-    for x, direction in ((c, a), (a, {**along_z(c), "features": None})):
+    for x, direction in ((c, a), (a, {**drop_second_layer(c), "features": None})):
         if x["features"] is not None:
             add({"features": x["features"]}, {**direction, "features": None}, "features")
         if x["params"] is not None:
-            add({"params": layers(params, x["params"])}, along_z(direction), "second")
+            add({"params": layers(params, x["params"])}, drop_second_layer(direction), "second")
     pairs = [(s["params"], t["coords"]) for s, t in ((a, c), (c, a)) if s["params"] is not None is not t["coords"]]
     if pairs:
         # The additional coordinates have weight 0, but 0 times NaN or infinity is NaN and would change z. A coordinate
@@ -73,11 +73,11 @@ def add_tangent(
         finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
         n = hidden * d  # number of weights in U
         zeros = xp.zeros(n * len(pairs), params.dtype)
-        wider = {
+        extended_inputs = {
             "coords": xp.concatenate([coords, *finite], 1),
             "params": xp.concatenate([params[:n], zeros, params[n:]]),
         }
-        along = {name: xp.zeros_like(x) for name, x in wider.items()}
-        along["coords"][:, :d] = sum(x - y for (_, x), y in zip(pairs, finite, strict=True))
-        along["params"][n : n + zeros.size] = xp.concatenate([w[:n] for w, _ in pairs])
-        add(wider, along, "coords", "first")
+        extended_direction = {name: xp.zeros_like(x) for name, x in extended_inputs.items()}
+        extended_direction["coords"][:, :d] = sum(x - y for (_, x), y in zip(pairs, finite, strict=True))
+        extended_direction["params"][n : n + zeros.size] = xp.concatenate([w[:n] for w, _ in pairs])
+        add(extended_inputs, extended_direction, "coords", "first")

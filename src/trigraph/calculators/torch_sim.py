@@ -18,7 +18,7 @@ from trigraph.torch.potentials.structures import check_potential, empty_like_mod
 __all__ = ["Model"]
 
 
-class _Kept(NamedTuple):
+class _NeighborCache(NamedTuple):
     """Cached neighbours and everything that they depend on.
 
     Neighbours are valid for the same cells, `system_idx` and settings, which include the skin and the periodic
@@ -91,7 +91,7 @@ class Model(ModelInterface):  # type: ignore[misc]
                 raise TypeError(f"Model: {name} is a {type(flag).__name__}; expected a bool")
         super().__init__()
         self.model, self.skin = model, check_skin("Model", model, skin)
-        self._kept: _Kept | None = None
+        self._neighbor_cache: _NeighborCache | None = None
         self.compute_forces, self.compute_stress, self.per_atom_energies = flags.values()
 
     @property
@@ -126,10 +126,10 @@ class Model(ModelInterface):  # type: ignore[misc]
             atoms coincide.
         """
         positions, cell, pbc, numbers, system_idx = self._fields(state)
-        found: dict[str, Any] = {"batch": system_idx, "pbc": pbc}
+        neighbor_arguments: dict[str, Any] = {"batch": system_idx, "pbc": pbc}
         if self.skin:
-            found = {"neighbors": self._neighbors(positions, system_idx, cell.mT, pbc)}
-        results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **found)
+            neighbor_arguments = {"neighbors": self._find_neighbors(positions, system_idx, cell.mT, pbc)}
+        results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **neighbor_arguments)
         if self.per_atom_energies and results.energies is None:
             kind = type(self.model).__name__
             raise ValueError(f"Model: per_atom_energies is True; expected False, as {kind} returns no atomic energies")
@@ -141,18 +141,25 @@ class Model(ModelInterface):  # type: ignore[misc]
         }
         return {name: getattr(results, name) for name, asked in wanted.items() if asked}
 
-    def _neighbors(self, positions: Tensor, system_idx: Tensor | None, cell: Tensor, pbc: Any) -> Any:
+    def _find_neighbors(self, positions: Tensor, system_idx: Tensor | None, cell: Tensor, pbc: Any) -> Any:
         """Return the cached neighbours, or search again if they may have changed."""
         of_atom = positions.new_zeros(len(positions), dtype=torch.int64) if system_idx is None else system_idx
         flags = pbc.tolist() if isinstance(pbc, Tensor) else pbc
-        now, kept = (*settings(self.model), self.skin, system_idx is None, flags), self._kept
+        current_settings, cache = (*settings(self.model), self.skin, system_idx is None, flags), self._neighbor_cache
         comparable = isinstance(of_atom, Tensor) and of_atom.device == positions.device
-        if kept is not None and comparable and kept.settings == now and kept.positions.shape == positions.shape:
-            same = torch.equal(kept.cell, cell) and torch.equal(kept.system_idx, of_atom)
-            if same and bool(((positions - kept.positions).norm(dim=1) <= self.skin / 2).all()):
-                return kept.neighbors
+        if (
+            cache is not None
+            and comparable
+            and cache.settings == current_settings
+            and cache.positions.shape == positions.shape
+        ):
+            is_same_structure = torch.equal(cache.cell, cell) and torch.equal(cache.system_idx, of_atom)
+            if is_same_structure and bool(((positions - cache.positions).norm(dim=1) <= self.skin / 2).all()):
+                return cache.neighbors
         neighbors = self.model.neighbors(positions, system_idx, cell, pbc, skin=self.skin)
-        self._kept = _Kept(positions.detach().clone(), cell.detach().clone(), of_atom.clone(), now, neighbors)
+        self._neighbor_cache = _NeighborCache(
+            positions.detach().clone(), cell.detach().clone(), of_atom.clone(), current_settings, neighbors
+        )
         return neighbors
 
     def _fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:

@@ -16,7 +16,7 @@ from trigraph.checks.attributes import (
     bind_arguments,
     check_attributes,
     check_wrt,
-    choice_number,
+    find_choice,
 )
 from trigraph.checks.skip_checks import skip_checks
 from trigraph.table.grammar import evaluate_shape

@@ -14,12 +14,12 @@ from trigraph.arrays import ArrayLibrary, dtype_name, find_device, get_array_mod
 from trigraph.checks.attributes import check_wrt, is_half
 from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.graphs.neighbors import FLOATS
-from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, names_in
+from trigraph.table.grammar import Array, Operator, evaluate, evaluate_shape, find_names
 
 HALF_BACKENDS = ("gpu", "gpu-host")
 
 
-class Checked(NamedTuple):
+class CheckedArguments(NamedTuple):
     """Arguments that passed every check: contiguous arrays, sizes by symbol, requested fields, output arrays.
 
     `columns` names the fields that are returned with a trailing axis of length one, because the input has it.
@@ -48,7 +48,7 @@ def layout(
 def describe_shape(array: Array, sizes: Mapping[str, int]) -> str:
     """Return text such as ``(num_edges, f_in*f_out) = (8, 12)``; a symbol of unknown size appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
-    numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
+    numbers = [str(evaluate(d, sizes)) if find_names(d) <= sizes.keys() else d for d in array.dims]
     filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
     return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
 
@@ -97,11 +97,11 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
                 solved = size if dim == unknown else _solve_for_symbol(dim, unknown, sizes, size)
                 most = limits.maximum
                 if solved is None or solved < limits.minimum or (most is not None and solved > most):
-                    others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
-                    whole = f"{unknown} >= {limits.minimum}" + f" and <= {most}" * (most is not None)
+                    others = ", ".join(f"{n} = {sizes[n]}" for n in sorted(find_names(dim) & sizes.keys()))
+                    integer_condition = f"{unknown} >= {limits.minimum}" + f" and <= {most}" * (most is not None)
                     raise ValueError(
                         f"{op.name}: {array.name} has shape {shape}; expected {describe_shape(array, sizes)} with a "
-                        f"whole {whole}" + (f" for {others}" if others else "")
+                        f"whole {integer_condition}" + (f" for {others}" if others else "")
                     )
                 sizes[unknown] = solved
                 lengths[dim] = size
@@ -168,9 +168,9 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
         name, graph = argument.name, values[argument.name]
         if graph is None and argument.optional:
             continue
-        indices = argument.rows and library.is_array(graph)
+        is_index_array = argument.rows and library.is_array(graph)
         try:
-            if indices:
+            if is_index_array:
                 rows = values[argument.rows].shape
                 graph = Segments(graph, rows[0] if rows else 0)
             graph = values[name] = graph if library.backend else library.graph_of(graph)
@@ -178,10 +178,10 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
             raise type(error)(f"{op.name}: {name}: {error}") from None
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
             alternatives = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-            more = suggest_arrays(name, graph) if argument.rows and library.backend else ""
-            expected = f"a trigraph.{op.graph.type_name}{alternatives}{more}"
+            advice = suggest_arrays(name, graph) if argument.rows and library.backend else ""
+            expected = f"a trigraph.{op.graph.type_name}{alternatives}{advice}"
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
-        if indices and graph.kind == "cupy":
+        if is_index_array and graph.kind == "cupy":
             warnings.warn(
                 f"{op.name}: {name} is an index array on a device, which every call sorts and checks, while "
                 f"the host waits; pass trigraph.Segments({name}, len({argument.rows}))",
@@ -189,8 +189,8 @@ def check_graphs(op: Operator, values: dict[str, Any], library: ArrayLibrary, de
                 stacklevel,
             )
         if library.backend and graph.kind != library.kind:
-            held = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
-            raise TypeError(f"{op.name}: {name} holds {held}; {library.takes}")
+            held_type = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
+            raise TypeError(f"{op.name}: {name} holds {held_type}; {library.takes}")
         if graph.device != device:
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {device}, where the arrays are")
 
@@ -281,10 +281,10 @@ def check_out(
         out = {wanted[0]: out}
     fields = {f.name: f for f in op.fields}
     first = values[op.definition.inputs[0].name]
-    held = {a.name: values[a.name] for a in op.arguments if values[a.name] is not None}
+    used_arrays = {a.name: values[a.name] for a in op.arguments if values[a.name] is not None}
     if op.graph is not None:
         arrays = {n: op.graph.find(n, values) for n, _ in op.graph.forward}
-        held |= {f"graph.{n}": a for n, a in arrays.items() if a is not None}
+        used_arrays |= {f"graph.{n}": a for n, a in arrays.items() if a is not None}
     for name, array in out.items():
         label = f"out[{name!r}]"
         if name not in wanted:
@@ -305,11 +305,11 @@ def check_out(
         elif find_device(array) != find_device(first):
             problem = f"is on {find_device(array)}; expected {find_device(first)}"
         else:
-            overlapped = [other for other, value in held.items() if _share_memory(array, value)]
+            overlapped = [other for other, value in used_arrays.items() if _share_memory(array, value)]
             problem = f"overlaps {overlapped[0]}; expected separate memory" if overlapped else ""
         if problem:
             raise ValueError(f"{op.name}: {label} {problem}")
-        held[label] = array
+        used_arrays[label] = array
     return dict(out)
 
 
@@ -325,7 +325,9 @@ def _make_contiguous(value: Any) -> Any:
     return value if value.flags.c_contiguous else get_array_module(value).ascontiguousarray(value)
 
 
-def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary) -> Checked:
+def check_arguments(
+    op: Operator, values: dict[str, Any], wrt: Any, out: Any, library: ArrayLibrary
+) -> CheckedArguments:
     """Check the arguments of a call; `values` holds arrays, graphs and checked attributes by name."""
     _, device = check_arrays(op, values, library, library.backend in HALF_BACKENDS)
     check_graphs(op, values, library, device)
@@ -341,14 +343,16 @@ def check_arguments(op: Operator, values: dict[str, Any], wrt: Any, out: Any, li
         _check_positions(op, values)
     if op.positive_arguments:
         _check_positive(op, values)
-    asked = None if wrt is None else check_wrt(op, wrt)
+    requested_fields = None if wrt is None else check_wrt(op, wrt)
     wanted: tuple[str, ...] = ()
     for f in op.list_returned(values, sizes):
-        if asked is None or f.name in asked:
+        if requested_fields is None or f.name in requested_fields:
             wanted += (f.name,)
     outputs = {} if out is None else check_out(op, out, values, sizes, wanted, columns, library)
     for a in op.arguments:
         value = values[a.name]
         if type(value) is not np.ndarray or not (value.flags.c_contiguous and value.flags.aligned):
             values[a.name] = _make_contiguous(value)
-    return Checked(values, sizes, wanted, outputs, columns & {f.name for f in op.fields} if columns else columns)
+    return CheckedArguments(
+        values, sizes, wanted, outputs, columns & {f.name for f in op.fields} if columns else columns
+    )

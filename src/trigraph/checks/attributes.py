@@ -12,16 +12,16 @@ from trigraph.table.grammar import Operator
 HALF = ("float16", "bfloat16")
 
 
-def choice_number(choices: tuple[Any, ...], value: Any) -> int:
+def find_choice(choices: tuple[Any, ...], value: Any) -> int:
     """Return the index of a value among the choices of an attribute, or -1; True does not match 1."""
     if isinstance(value, str):
         return choices.index(value) if value in choices else -1
-    for place, choice in enumerate(choices):
+    for choice_index, choice in enumerate(choices):
         if value is choice:
-            return place
+            return choice_index
     scalar = unwrap_scalar(value)
-    plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
-    return -1 if plain is value else choice_number(choices, plain)
+    python_value = bool(scalar) if isinstance(scalar, np.bool_) else scalar
+    return -1 if python_value is value else find_choice(choices, python_value)
 
 
 def bind_arguments(
@@ -33,16 +33,16 @@ def bind_arguments(
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    twice = any(n in kwargs for n in names[: len(args)]) if kwargs else False
-    if len(args) <= len(names) and not twice and values.keys() == set(names):
+    has_duplicate = any(n in kwargs for n in names[: len(args)]) if kwargs else False
+    if len(args) <= len(names) and not has_duplicate and values.keys() == set(names):
         return values
     try:
         for name in (n for n in kwargs if n not in names):
             import difflib
 
-            near = difflib.get_close_matches(name, [*names, "out", "backend"], 1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
+            close_names = difflib.get_close_matches(name, [*names, "out", "backend"], 1)
+            suggestion = f" (did you mean {close_names[0]!r}?)" if close_names else ""
+            raise TypeError(f"got an unexpected keyword argument {name!r}{suggestion}")
         absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]
         op.signature.bind(*args, **kwargs, **{n: op.defaults[n] for n in absent})
     except TypeError as error:
@@ -63,12 +63,12 @@ def check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
         name, value = attribute.name, values[attribute.name]
         if attribute.choices:
-            place = choice_number(attribute.choices, value)
-            if place < 0:
+            choice_index = find_choice(attribute.choices, value)
+            if choice_index < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
                 raise error(f"{op.name}: {name} is {show_value(value)}; expected one of {expected}")
-            values[name] = attribute.choices[place]
+            values[name] = attribute.choices[choice_index]
         elif attribute.real:
             values[name] = real_number(op.name, name, value)
         else:
@@ -82,17 +82,17 @@ def check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     return check_names(op.name, tuple(f.name for f in op.fields), wrt)
 
 
-def check_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
+def check_names(caller: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
     """Return the `names` that `wrt` contains, in the order of `names`; raise if `wrt` contains other names."""
     wrt = unwrap_scalar(wrt)
     try:
-        asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+        requested = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     except TypeError:
         expected = "expected a string or an iterable of strings"
-        raise TypeError(f"{owner}: wrt is a {type(wrt).__name__}; {expected}") from None
-    for name in asked:
+        raise TypeError(f"{caller}: wrt is a {type(wrt).__name__}; {expected}") from None
+    for name in requested:
         if not isinstance(name, str):
-            raise TypeError(f"{owner}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
+            raise TypeError(f"{caller}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
         if name not in names:
-            raise ValueError(f"{owner}: wrt names {name!r}; expected one of {', '.join(names)}")
-    return tuple(n for n in names if n in asked)
+            raise ValueError(f"{caller}: wrt names {name!r}; expected one of {', '.join(names)}")
+    return tuple(n for n in names if n in requested)

@@ -14,20 +14,20 @@ def skip_checks(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Cal
     Its array arguments have `lead` more leading axes than in the table.
     """
 
-    def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+    def unchecked_function(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
         bound = op.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
         sizes = bind_sizes(op, values, lead)
-        asked = values.pop("wrt", None)
-        names = (asked,) if isinstance(asked, str) else asked
+        requested = values.pop("wrt", None)
+        names = (requested,) if isinstance(requested, str) else requested
         wanted = tuple(f.name for f in op.list_returned(values, sizes) if names is None or f.name in names)
         return execute(op, values, sizes, wanted, out or {})
 
-    call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
+    unchecked_function.__name__ = unchecked_function.__qualname__ = op.name
+    unchecked_function.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
     keyword = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
+    unchecked_function.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
         parameters=[*op.signature.parameters.values(), keyword]
     )
-    return call
+    return unchecked_function

@@ -12,12 +12,12 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import uncompiled
+from trigraph.torch.graphs import exclude_from_compilation
 
 __all__ = ["install", "segment_csr"]
 
 
-@uncompiled
+@exclude_from_compilation
 def _build_batched_graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC:
     """Return one graph for all entries of a batch; row `i` of entry `k` is the source ``k*num_rows + i``."""
     wrong = (indptr < 0) | (indptr > num_rows)
@@ -32,8 +32,8 @@ def _build_batched_graph(indptr: torch.Tensor, batch: int, num_rows: int) -> CSC
     offsets = torch.nn.functional.pad(splits.diff(dim=1).flatten().cumsum(0), (1, 0))
     # `indptr` need not cover the first and last rows of a batch entry.
     rows = torch.arange(batch * num_rows, device=indptr.device).reshape(batch, num_rows)
-    read = [row[start:stop] for row, (start, stop) in zip(rows, splits[:, [0, -1]].tolist(), strict=True)]
-    return CSC(offsets, torch.cat([offsets[:0], *read]), batch * num_rows)
+    source_rows = [row[start:stop] for row, (start, stop) in zip(rows, splits[:, [0, -1]].tolist(), strict=True)]
+    return CSC(offsets, torch.cat([offsets[:0], *source_rows]), batch * num_rows)
 
 
 def segment_csr(

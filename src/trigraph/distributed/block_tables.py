@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from trigraph.graphs import CSC
-from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
+from trigraph.graphs.edge_graph import EdgeGraph, build_with_reverse
 from trigraph.graphs.segments import Segments
 
 Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
@@ -52,9 +52,9 @@ def sort_rows(table: np.ndarray) -> np.ndarray:
     """Return the distinct rows in ascending order of the first two columns."""
     if table.shape[1] > 1:
         table = table[np.lexsort((table[:, 1], table[:, 0]))]
-        fresh = np.ones(len(table), bool)
-        fresh[1:] = (table[1:, :2] != table[:-1, :2]).any(1)
-        table = table[fresh]
+        is_first = np.ones(len(table), bool)
+        is_first[1:] = (table[1:, :2] != table[:-1, :2]).any(1)
+        table = table[is_first]
     return table
 
 
@@ -125,7 +125,7 @@ class CSCTable(BlockTable):
 class EdgeTable(BlockTable):
     """Table with the columns edge, source, destination, reverse edge (or -1). Outputs belong to the source's block."""
 
-    given_reverse: bool  # otherwise end nodes determine reverse edges
+    has_reverse: bool  # otherwise end nodes determine reverse edges
     ambiguous: bool  # whether reverse edges are ambiguous
 
     block = "num_nodes"
@@ -142,11 +142,11 @@ class EdgeTable(BlockTable):
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         nodes, edges = unique(table[:, 1], table[:, 2]), ids["num_edges"]
         src, dst = (np.searchsorted(nodes, table[:, c]).astype(self.dtype) for c in (1, 2))
-        if not self.given_reverse:
+        if not self.has_reverse:
             return {"graph": EdgeGraph(src, dst, nodes.size)}
-        place = np.minimum(np.searchsorted(edges, table[:, 3]), max(edges.size - 1, 0))
-        reverse = np.where(edges[place] == table[:, 3], place, -1).astype(self.dtype)
-        return {"graph": with_reverse(src, dst, nodes.size, reverse)}
+        edge_positions = np.minimum(np.searchsorted(edges, table[:, 3]), max(edges.size - 1, 0))
+        reverse = np.where(edges[edge_positions] == table[:, 3], edge_positions, -1).astype(self.dtype)
+        return {"graph": build_with_reverse(src, dst, nodes.size, reverse)}
 
 
 @dataclass(frozen=True)
@@ -165,18 +165,18 @@ class SegmentTable(BlockTable):
         return ("num_inputs",) if self.inputs else ()
 
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        own = owners.blocks[table[:, 2]]
+        owner_of_row = owners.blocks[table[:, 2]]
         rows = np.flatnonzero(table[:, 0] >= 0)
-        triplets = Entities(table[rows, 0], own[rows], rows)
+        triplets = Entities(table[rows, 0], owner_of_row[rows], rows)
         inputs = triplets
         if self.inputs:
             inputs = Entities(table[rows, 3], owners.sources[table[rows, 3]], rows)
-        return {"num_edges": _find_entities(table, {1: own}), "num_triplets": triplets, "num_inputs": inputs}
+        return {"num_edges": _find_entities(table, {1: owner_of_row}), "num_triplets": triplets, "num_inputs": inputs}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         triplets, edges = table[table[:, 0] >= 0], ids["num_edges"]
-        alone = table[table[:, 0] < 0]
-        outputs = alone[np.argsort(alone[:, 1]), 2]
+        edge_rows = table[table[:, 0] < 0]
+        outputs = edge_rows[np.argsort(edge_rows[:, 1]), 2]
         return {
             "triplets": self._segments(triplets[:, 1], edges),
             "atoms": self._segments(outputs, ids["num_outputs"]) if self.atoms else None,

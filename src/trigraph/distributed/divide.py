@@ -20,7 +20,7 @@ from trigraph.distributed.block_tables import (
     sort_rows,
     unique,
 )
-from trigraph.distributed.exchange import Halo, agreement, digest, send_rows
+from trigraph.distributed.exchange import Halo, digest, require_agreement, send_rows
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.processors import limit_threads_to_share
@@ -79,7 +79,7 @@ def partition(
            [2.]])
     """
     comm = _duplicate_communicator(comm)
-    with agreement(comm, ("the call", "partition")) as facts:
+    with require_agreement(comm, ("the call", "partition")) as facts:
         kind, sizes, members, unused = _read_members(graph, atoms, idx_in)
         owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
         arguments = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
@@ -89,7 +89,7 @@ def partition(
     if isinstance(kind, CSCTable):  # an edge row belongs to the owner of its first position's destination
         piece[:, 4] = owners.blocks[piece[:, 4]]
     unused = unused[block_owners(unused.size, comm.size) == comm.rank]
-    return _send_rows(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
+    return _distribute_table(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
 
 
 def partition_pieces(
@@ -149,7 +149,7 @@ def partition_pieces(
     """
     comm = _duplicate_communicator(comm)
     int64, outputs = np.dtype(np.int64), None
-    with agreement(comm, ("the call", "partition_pieces")) as facts:
+    with require_agreement(comm, ("the call", "partition_pieces")) as facts:
         if graph_type not in (CSC, EdgeGraph, Segments):
             expected = "trigraph.CSC, trigraph.EdgeGraph or trigraph.Segments"
             raise TypeError(f"partition_pieces: graph_type is {graph_type!r}; expected {expected}")
@@ -174,8 +174,8 @@ def partition_pieces(
                 raise TypeError(f"partition_pieces: source_owner is given, num_nodes is an int; expected {expected}")
             kind = SegmentTable(int64, atoms is not None, inputs)
             sizes = {"num_inputs": num_src, "num_outputs": num_dst}
-            of_triplet: dict[str, int | None] = {"edge": None, "input": num_src} if inputs else {"edge": None}
-            table, lengths = _read_pieces(pieces, of_triplet, len(of_triplet))
+            triplet_columns: dict[str, int | None] = {"edge": None, "input": num_src} if inputs else {"edge": None}
+            table, lengths = _read_pieces(pieces, triplet_columns, len(triplet_columns))
             if atoms is not None:
                 outputs = _read_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
         owners = _choose_owners(kind, sizes, comm.size, owner, source_owner)
@@ -190,7 +190,7 @@ def partition_pieces(
     sizes |= dict.fromkeys(counted, sum(numbers))
     if graph_type is EdgeGraph:
         have_reverse = _check_edges(comm, table, lengths)
-        divided = _send_rows(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
+        divided = _distribute_table(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
         return replace(divided, kind=EdgeTable(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
     if graph_type is CSC:
         table = _build_csc_table(comm, sizes, owners, np.column_stack([member, table]))
@@ -199,7 +199,7 @@ def partition_pieces(
             table = np.stack([table[:, 0], member], 1)  # each triplet has its own input
             sizes["num_inputs"] = sizes["num_triplets"]
         table = _build_triplet_table(comm, sizes, owners, np.column_stack([member, table]), outputs)
-    return _send_rows(comm, kind, sizes, owners, table, {}, cuda_aware)
+    return _distribute_table(comm, kind, sizes, owners, table, {}, cuda_aware)
 
 
 def _read_pieces(
@@ -260,28 +260,28 @@ def _build_triplet_table(
     edge = triplets[:, 1]
     if outputs is None:
         ends = np.array([sizes["num_outputs"]])
-        edges = alone = np.flatnonzero(owners.blocks == comm.rank)
+        edges = output_of_edge = np.flatnonzero(owners.blocks == comm.rank)
     else:
         ends = np.cumsum(comm.allgather(outputs.size))
-        edges, alone = ends[comm.rank] - outputs.size + np.arange(outputs.size), outputs
+        edges, output_of_edge = ends[comm.rank] - outputs.size + np.arange(outputs.size), outputs
     sizes["num_edges"] = number = int(ends[-1])
-    with agreement(comm):
+    with require_agreement(comm):
         check_range("partition_pieces", "edge", edge, number, "num_edges")
     output = edge
     if outputs is not None:  # the rank that passed an edge knows its output
         wanted = unique(edge)
         halo = Halo(comm, edges, wanted, np.searchsorted(ends, wanted, side="right"))
         output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]
-    nothing = np.full(edges.size, -1)
+    no_triplet = np.full(edges.size, -1)
     with_triplets = np.column_stack([triplets[:, 0], edge, output, triplets[:, 2]])
-    return np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
+    return np.concatenate([with_triplets, np.column_stack([no_triplet, edges, output_of_edge, no_triplet])])
 
 
 def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
     """Raise unless the edges of all ranks are sorted by source; return whether they have a reverse_edge."""
     ends = comm.allgather((int(edges[0, 0]), int(edges[-1, 0])) if len(edges) else None)
-    flat = [node for pair in ends if pair is not None for node in pair]
-    if flat != sorted(flat):
+    end_nodes = [node for pair in ends if pair is not None for node in pair]
+    if end_nodes != sorted(end_nodes):
         raise ValueError("partition_pieces: src decreases from one rank to the next; expected edges sorted by source")
     lengths = set().union(*comm.allgather(lengths))
     if len(lengths) > 1:
@@ -292,17 +292,17 @@ def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
 def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
     """Return whether the reverse of an edge is ambiguous; raise if a given reverse is wrong."""
     comm, edges = divided.comm, divided.table
-    own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
-    with agreement(comm):
+    own_edges = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
+    with require_agreement(comm):
         if have_reverse:  # the block of an edge's source contains both the edge and its reverse
-            paired = own[own[:, 3] >= 0]
-            back = edges[np.minimum(np.searchsorted(edges[:, 0], paired[:, 3]), max(len(edges) - 1, 0))]
-            if (own[:, 3] < -1).any() or (back != paired[:, [3, 2, 1, 0]]).any():
+            paired = own_edges[own_edges[:, 3] >= 0]
+            reverse_rows = edges[np.minimum(np.searchsorted(edges[:, 0], paired[:, 3]), max(len(edges) - 1, 0))]
+            if (own_edges[:, 3] < -1).any() or (reverse_rows != paired[:, [3, 2, 1, 0]]).any():
                 raise ValueError(
                     "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
                     "expected the number of its reverse, or -1"
                 )
-    parallel = len(np.unique(own[:, 1:3], axis=0)) < len(own)
+    parallel = len(np.unique(own_edges[:, 1:3], axis=0)) < len(own_edges)
     return comm.allreduce(bool(parallel), MPI.LOR) and not have_reverse
 
 
@@ -322,7 +322,7 @@ def _duplicate_communicator(comm: MPI.Comm) -> MPI.Comm:
     return own
 
 
-NUMBER = itertools.count(1)  # numbers of the partitions, which all ranks make in the same order
+PARTITION_NUMBERS = itertools.count(1)  # numbers of the partitions, which all ranks make in the same order
 
 
 def _read_members(
@@ -332,7 +332,7 @@ def _read_members(
     if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
         shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
         raise TypeError(f"partition: graph is a {shown}; expected a CSC, EdgeGraph or Segments of NumPy arrays")
-    nothing = np.empty(0, np.int64)
+    no_rows = np.empty(0, np.int64)
     for name, segments in (("atoms", atoms), ("idx_in", idx_in)):
         if not (segments is None or isinstance(segments, Segments)):
             raise TypeError(f"partition: {name} is a {type(segments).__name__}; expected a trigraph.Segments")
@@ -343,19 +343,19 @@ def _read_members(
         have_reverse = graph.reverse_edge is not None
         reverse = graph.reverse_edge if have_reverse else np.full(graph.num_edges, -1)
         columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
-        kind: BlockTable = EdgeTable(graph.src.dtype, have_reverse, not have_reverse)
-        return kind, sizes, np.stack(columns, 1).astype(np.int64, copy=False), nothing
+        table_format: BlockTable = EdgeTable(graph.src.dtype, have_reverse, not have_reverse)
+        return table_format, sizes, np.stack(columns, 1).astype(np.int64, copy=False), no_rows
     if isinstance(graph, CSC):
         names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
         dst, rows = graph.prepare().destinations, graph.edge_ids
         used, first = np.unique(rows, return_index=True)
-        of_row = np.zeros(graph.num_edges, np.int64)
-        of_row[used] = dst[first]
-        kind = CSCTable(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
-        columns = [np.arange(graph.num_positions), dst, graph.indices, rows, of_row[rows]]
+        dst_of_row = np.zeros(graph.num_edges, np.int64)
+        dst_of_row[used] = dst[first]
+        table_format = CSCTable(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
+        columns = [np.arange(graph.num_positions), dst, graph.indices, rows, dst_of_row[rows]]
         table = np.stack(columns, 1).astype(np.int64, copy=False)
         unused = np.setdiff1d(np.arange(graph.num_edges), used, assume_unique=True)
-        return kind, {n: getattr(graph, n) for n in names}, table, unused
+        return table_format, {n: getattr(graph, n) for n in names}, table, unused
     edge = graph.index.astype(np.int64)
     if atoms is not None and atoms.num_members != graph.num_segments:
         raise ValueError(f"partition: atoms has {atoms.num_members} members; expected {graph.num_segments} edges")
@@ -363,11 +363,14 @@ def _read_members(
         raise ValueError(f"partition: idx_in has {idx_in.num_members} members; expected {graph.num_members} triplets")
     output = np.arange(graph.num_segments) if atoms is None else atoms.index.astype(np.int64)
     triplet = np.arange(graph.num_members)
-    of = triplet if idx_in is None else idx_in.index
-    alone = np.full(graph.num_segments, -1)
+    input_of_triplet = triplet if idx_in is None else idx_in.index
+    no_triplet = np.full(graph.num_segments, -1)
     edges = np.arange(graph.num_segments)
     table = np.concatenate(
-        [np.stack([triplet, edge, output[edge], of], 1), np.stack([alone, edges, output, alone], 1)]
+        [
+            np.stack([triplet, edge, output[edge], input_of_triplet], 1),
+            np.stack([no_triplet, edges, output, no_triplet], 1),
+        ]
     ).astype(np.int64, copy=False)
     sizes = {
         "num_edges": graph.num_segments,
@@ -375,14 +378,16 @@ def _read_members(
         "num_outputs": graph.num_segments if atoms is None else atoms.num_segments,
         "num_inputs": graph.num_members if idx_in is None else idx_in.num_segments,
     }
-    return SegmentTable(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
+    return SegmentTable(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, no_rows
 
 
-def _choose_owners(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
+def _choose_owners(
+    table_format: BlockTable, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any
+) -> Owners:
     """Check and return the given owners, or return the default owners."""
-    symbol = {CSCTable: "num_src_nodes", SegmentTable: "num_inputs"}.get(type(kind), kind.block)
+    symbol = {CSCTable: "num_src_nodes", SegmentTable: "num_inputs"}.get(type(table_format), table_format.block)
     owners: list[np.ndarray] = []
-    for name, ranks_given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
+    for name, ranks_given, counted in (("owner", owner, table_format.block), ("source_owner", source_owner, symbol)):
         number = sizes[counted]
         if ranks_given is None:
             same = bool(owners) and number == owners[0].size
@@ -398,23 +403,23 @@ def _choose_owners(kind: BlockTable, sizes: Mapping[str, int], ranks: int, owner
     return Owners(*owners)
 
 
-def _send_rows(
+def _distribute_table(
     comm: MPI.Comm,
-    kind: BlockTable,
+    table_format: BlockTable,
     sizes: Mapping[str, int],
     owners: Owners,
     piece: np.ndarray,
-    more: Ids,
+    extra_rows: Ids,
     cuda_aware: bool,
 ) -> Partition:
-    """Send each row of a table to the owners of its blocks; `more` holds owned rows that are not in the table."""
-    tables = [send_rows(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
+    """Send each row of a table to the owners of its blocks; `extra_rows` holds owned rows that are not in the table."""
+    tables = [send_rows(comm, piece, owners.blocks[piece[:, c]]) for c in table_format.block_columns]
     table = sort_rows(np.concatenate(tables))
     owned: Ids = {}
-    for s, entities in kind.entities(table, owners).items():
-        owned[s] = unique(entities.ids[entities.owners == comm.rank], more.get(s, piece[:0, 0]))
-    owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
-    if isinstance(kind, (CSCTable, SegmentTable)) and kind.shared:
-        owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
-    name = ("the partition", f"number {next(NUMBER)}")
-    return Partition(comm, kind, sizes, owned, owners, table, cuda_aware, name)
+    for s, entities in table_format.entities(table, owners).items():
+        owned[s] = unique(entities.ids[entities.owners == comm.rank], extra_rows.get(s, piece[:0, 0]))
+    owned[table_format.block] = np.flatnonzero(owners.blocks == comm.rank)
+    if isinstance(table_format, (CSCTable, SegmentTable)) and table_format.shared:
+        owned[table_format.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
+    name = ("the partition", f"number {next(PARTITION_NUMBERS)}")
+    return Partition(comm, table_format, sizes, owned, owners, table, cuda_aware, name)

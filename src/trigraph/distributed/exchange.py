@@ -34,26 +34,26 @@ def send_rows(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray
 
 
 @contextmanager
-def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
+def require_agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
     """Return a context that, on exit, raises on all ranks if one rank has an error or if facts differ between ranks.
 
     Facts are (name, value) pairs that must be the same on all ranks. The first fact names the call; the caller may
     append facts to the list. A rank with an error raises that error. The other ranks raise RuntimeError with its rank
     and text. If a fact differs, all ranks raise ValueError with the call, the fact and two ranks.
     """
-    said, error, message = list(facts), None, None
+    own_facts, error, message = list(facts), None, None
     try:
-        yield said
-    except Exception as problem:
-        error, message = problem, f"{type(problem).__name__}: {problem}"
-    everyone = comm.allgather((message, said))
+        yield own_facts
+    except Exception as caught_error:
+        error, message = caught_error, f"{type(caught_error).__name__}: {caught_error}"
+    all_reports = comm.allgather((message, own_facts))
     if error is not None:
         raise error
-    for rank, (text, _) in enumerate(everyone):
+    for rank, (text, _) in enumerate(all_reports):
         if text is not None:
             raise RuntimeError(f"rank {rank}: {text}")
-    first = everyone[0][1]
-    for rank, (_, other) in enumerate(everyone):
+    first = all_reports[0][1]
+    for rank, (_, other) in enumerate(all_reports):
         for (name, expected), (_, value) in zip(first, other, strict=False):
             if value != expected:
                 raise ValueError(f"{first[0][1]}: {name} is {expected} on rank 0 and {value} on rank {rank}")
@@ -93,8 +93,11 @@ class Halo:
     ) -> None:
         self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
         is_local = owners == comm.rank
-        self._here = np.searchsorted(own, wanted[is_local]), np.flatnonzero(is_local)  # indices into own, wanted
-        self._same = bool(is_local.all()) and wanted.size == own.size  # all rows are local: nothing is copied
+        self._local_indices = (
+            np.searchsorted(own, wanted[is_local]),
+            np.flatnonzero(is_local),
+        )  # indices into own, wanted
+        self._is_identity = bool(is_local.all()) and wanted.size == own.size  # all rows are local: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
         asked = exchange(comm, [wanted[at][:, None] for at in places])
         self._coming = {r: at for r, at in enumerate(places) if at.size}
@@ -116,29 +119,29 @@ class Pending:
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
         self._halo, self._axis, xp = halo, axis, get_array_module(array)
         shape = (*array.shape[:axis], halo.size, *array.shape[axis + 1 :])
-        self._out = array if halo._same else xp.empty(shape, array.dtype)
-        self._coming = {r: self._memory(at.size) for r, at in halo._coming.items()}
-        going = {r: self._readable(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
+        self._out = array if halo._is_identity else xp.empty(shape, array.dtype)
+        self._coming = {r: self._allocate_rows(at.size) for r, at in halo._coming.items()}
+        going = {r: self._make_readable(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
         comm = halo._comm
         self._requests = [comm.Irecv(_byte_buffer(memory), source=r) for r, memory in self._coming.items()]
         self._requests += [comm.Isend(_byte_buffer(rows), dest=r) for r, rows in going.items()]
         self._going = going  # keep the rows alive until they are sent
-        if not halo._same:
-            own_rows, wanted_rows = halo._here
-            self._put(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))
+        if not halo._is_identity:
+            own_rows, wanted_rows = halo._local_indices
+            self._write_rows(wanted_rows, xp.take(array, xp.asarray(own_rows), axis))
 
     def wait(self) -> Any:
         """Wait for the exchange and return the array of the wanted rows."""
         MPI.Request.Waitall(self._requests)
         for rank, rows in self._coming.items():
-            self._put(self._halo._coming[rank], get_array_module(self._out).asarray(rows))
+            self._write_rows(self._halo._coming[rank], get_array_module(self._out).asarray(rows))
         return self._out
 
-    def _put(self, at: np.ndarray, rows: Any) -> None:
+    def _write_rows(self, at: np.ndarray, rows: Any) -> None:
         xp = get_array_module(self._out)
         self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
 
-    def _memory(self, number: int) -> Any:
+    def _allocate_rows(self, number: int) -> Any:
         """Return memory for `number` rows that MPI can write to: on the device, or pinned host memory."""
         out, axis = self._out, self._axis
         shape = (*out.shape[:axis], number, *out.shape[axis + 1 :])
@@ -148,14 +151,14 @@ class Pending:
 
         return cupyx.empty_pinned(shape, out.dtype)
 
-    def _readable(self, rows: Any) -> Any:
+    def _make_readable(self, rows: Any) -> Any:
         """Return rows in memory that MPI can read, after waiting for the device, because MPI ignores streams."""
         if name_library(rows) == "numpy":
             return rows
         if self._halo._cuda_aware:
             wait_for(rows)
             return rows
-        return rows.get(out=self._memory(rows.shape[self._axis]))
+        return rows.get(out=self._allocate_rows(rows.shape[self._axis]))
 
 
 def _byte_buffer(array: Any) -> list[Any]:

@@ -9,10 +9,10 @@ from trigraph.arrays import get_array_module, name_library
 from trigraph.backends import FUNCTIONS as WHOLE
 from trigraph.checks import bind_arguments, check_attributes, check_wrt
 from trigraph.distributed.block_tables import CSCTable, EdgeTable, RowTable, SegmentTable
-from trigraph.distributed.exchange import Halo, agreement, digest
+from trigraph.distributed.exchange import Halo, digest, require_agreement
 from trigraph.distributed.partition import Layout, Partition, Subgraph
 from trigraph.distributed.sums import add_tree, tree_sum
-from trigraph.graphs import entered
+from trigraph.graphs import enter_device
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import distributed_docstring, distributed_signature, publish
 
@@ -25,7 +25,7 @@ def find_entity(array: Array) -> tuple[str, int] | None:
     return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
 
 
-class _Call:
+class _DividedCall:
     """One call of an operator on one rank."""
 
     def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, backend: str | None) -> None:
@@ -61,7 +61,7 @@ class _Call:
                 "shifts or vec, which identify the reverse of an edge"
             )
 
-    def facts(self) -> list[tuple[str, str]]:
+    def list_facts(self) -> list[tuple[str, str]]:
         """Return the facts that must be the same on all ranks."""
         facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("backend", str(self.backend))]
         for a in self.op.arguments:
@@ -84,9 +84,9 @@ class _Call:
         fields: dict[str, Any] = {}
         if rows:
             shared = self.op.order and any(symbol in self.partition.kind.shared for symbol in rows.values())
-            fields |= self._rows(self.partition.everything if shared else self.partition.outputs, list(rows))
+            fields |= self._compute_rows(self.partition.full_layout if shared else self.partition.outputs, list(rows))
         if sums:
-            fields |= self._sums(sums)
+            fields |= self._compute_sums(sums)
         return fields
 
     def _exchange_rows(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
@@ -95,11 +95,11 @@ class _Call:
         coming = {n: halos[symbol].start(self.values[n], axis) for n, (symbol, axis) in divided.items()}
         return self.values | {n: exchange.wait() for n, exchange in coming.items()}
 
-    def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
+    def _compute_rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
         """Compute the fields that are divided by rows and return this rank's rows of each."""
-        arrived = self._exchange_rows(layout.halos)
-        with agreement(self.partition.comm):
-            fields = self._compute(layout.subgraph, arrived, names)
+        exchanged_values = self._exchange_rows(layout.halos)
+        with require_agreement(self.partition.comm):
+            fields = self._compute_on_subgraph(layout.subgraph, exchanged_values, names)
             for name, array in fields.items():
                 symbol, axis = self.divided_fields[name]
                 places = layout.own[symbol]
@@ -108,16 +108,16 @@ class _Call:
                     fields[name] = xp.take(array, xp.asarray(places), axis)
         return fields
 
-    def _sums(self, names: list[str]) -> dict[str, Any]:
+    def _compute_sums(self, names: list[str]) -> dict[str, Any]:
         """Return fields that are sums over all blocks, chunk by chunk."""
         chunks = self.partition.chunks
-        arrived = self._exchange_rows(chunks.halos) if chunks.number else self.values
+        exchanged_values = self._exchange_rows(chunks.halos) if chunks.number else self.values
 
         def list_fields(subgraph: Subgraph) -> tuple[Any, ...]:
-            fields = self._compute(subgraph, arrived, names)
+            fields = self._compute_on_subgraph(subgraph, exchanged_values, names)
             return tuple(fields[n] for n in names)
 
-        with agreement(self.partition.comm):
+        with require_agreement(self.partition.comm):
             sums = add_tree(
                 map(list_fields, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first
             )
@@ -125,7 +125,7 @@ class _Call:
         xp = get_array_module(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
-    def _compute(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    def _compute_on_subgraph(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
         """Call the operator for a subgraph."""
         arguments = {n: v for n, v in values.items() if n not in subgraph.graphs}
         for a in self.op.arguments:
@@ -139,24 +139,24 @@ class _Call:
             if subgraph.inside is not None and a.name.startswith("grad_"):
                 xp = get_array_module(value)
                 value = xp.where(xp.asarray(subgraph.inside)[:, None], value, xp.zeros((), value.dtype))
-            arguments[a.name] = self._local(subgraph, value) if a.index else value
+            arguments[a.name] = self._to_local_positions(subgraph, value) if a.index else value
         graphs = {}
         if self.op.graph:
-            graphs_there = subgraph.graphs_for(values[self.op.definition.inputs[0].name])
-            graphs = {g.name: graphs_there[g.name] for g in self.op.graph.arguments}
+            graphs_on_device = subgraph.graphs_for(values[self.op.definition.inputs[0].name])
+            graphs = {g.name: graphs_on_device[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
         result = WHOLE[self.op.name](**arguments, **graphs, **keywords, backend=self.backend)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         indices = {f.name for f in self.op.fields if f.index}
-        return {n: self._whole(subgraph, fields[n]) if n in indices else fields[n] for n in names}
+        return {n: self._to_global_positions(subgraph, fields[n]) if n in indices else fields[n] for n in names}
 
-    def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
+    def _to_local_positions(self, subgraph: Subgraph, numbers: Any) -> Any:
         """Convert positions in the whole graph to positions in a subgraph; keep negative numbers."""
         xp = get_array_module(numbers)
         places = xp.searchsorted(xp.asarray(subgraph.ids["num_positions"]), numbers).astype(numbers.dtype)
         return xp.where(numbers >= 0, places, numbers)
 
-    def _whole(self, subgraph: Subgraph, numbers: Any) -> Any:
+    def _to_global_positions(self, subgraph: Subgraph, numbers: Any) -> Any:
         """Convert positions in a subgraph to positions in the whole graph; keep negative numbers."""
         if numbers is None or numbers.size == 0:
             return numbers
@@ -190,11 +190,11 @@ def _make_function(op: Operator) -> Callable[..., Any]:
     def call(*args: Any, partition: Partition | None = None, backend: str | None = None, **kwargs: Any) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
         divided = _pop_partition(op, values, partition)
-        with agreement(divided.comm, ("the operator", op.name)) as facts:
-            work = _Call(op, values, divided, backend)
+        with require_agreement(divided.comm, ("the operator", op.name)) as facts:
+            work = _DividedCall(op, values, divided, backend)
             work.check()
-            facts += work.facts()
-        with entered(*values.values()):
+            facts += work.list_facts()
+        with enter_device(*values.values()):
             fields = work.compute()
         if op.single:
             return fields[op.fields[0].name]

@@ -104,10 +104,10 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
             dist / basis.cutoff, basis.freq, basis.num_spherical, basis.envelope_exponent, partition=edges
         )
         hidden = self._embed(z, rbf, neighbors)
-        of_atoms = self._output(0, hidden, rbf, neighbors)
+        of_atoms = self._compute_output(0, hidden, rbf, neighbors)
         for number, block in enumerate(self.interaction_blocks, 1):
             hidden = self._interact(block, hidden, rbf, sbf_rad, vec, neighbors.edges)
-            of_atoms = of_atoms + self._output(number, hidden, rbf, neighbors)
+            of_atoms = of_atoms + self._compute_output(number, hidden, rbf, neighbors)
         return total(of_atoms, atoms)
 
     def energy_forces(
@@ -135,7 +135,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         forces = 0.0 - by_pos  # -by_pos would be -0.0 for atoms without neighbours
         return (energy, forces) if create_graph else (energy.detach(), forces)
 
-    def _act(self, x: Tensor) -> Tensor:
+    def _activate(self, x: Tensor) -> Tensor:
         return rowwise(self.emb.act, x)
 
     def _embed(self, z: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
@@ -145,12 +145,12 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # the table's gradient is then a sum over atoms
         embedded = linear(elements, emb.emb.weight.t(), None, atoms)
         ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
-        by_length = self._act(_apply_dense(emb.lin_rbf, rbf, edges))
-        return self._act(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
+        by_length = self._activate(_apply_dense(emb.lin_rbf, rbf, edges))
+        return self._activate(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
 
     def _interact(self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition) -> Tensor:
         """Return the new embedding of each edge, like `trigraph.torch.nn.InteractionBlock`."""
-        act, edges = self._act, graph.rows()
+        act, edges = self._activate, graph.rows()
         x_ji = act(_apply_dense(block.lin_ji, x, edges))
         by_length = linear(rbf, block.lin_rbf2.weight @ block.lin_rbf1.weight, None, edges)
         x_kj = act(_apply_dense(block.lin_down, act(_apply_dense(block.lin_kj, x, edges)) * by_length, edges))
@@ -166,13 +166,13 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
             h = h + act(_apply_dense(layer.lin2, act(_apply_dense(layer.lin1, h, edges)), edges))
         return h
 
-    def _output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
+    def _compute_output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the contribution of the edge embeddings to their destination atoms."""
         block: Any = self.output_blocks[number]
         edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_atoms = _apply_dense(block.lin_up, neighbors.into_atoms(_apply_dense(block.lin_rbf, rbf, edges) * x), atoms)
         for lin in block.lins:
-            of_atoms = self._act(_apply_dense(lin, of_atoms, atoms))
+            of_atoms = self._activate(_apply_dense(lin, of_atoms, atoms))
         return _apply_dense(block.lin, of_atoms, atoms)
 
 

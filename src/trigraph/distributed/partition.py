@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from trigraph.arrays import check_range, find_device, get_array_module, name_library
 from trigraph.distributed.block_tables import BlockTable, EdgeTable, Ids, Owners, RowTable, sort_rows, unique
-from trigraph.distributed.exchange import Halo, agreement, exchange, send_rows
+from trigraph.distributed.exchange import Halo, exchange, require_agreement, send_rows
 from trigraph.graphs import to_device
 from trigraph.table.lazy import lazy
 
@@ -109,7 +109,7 @@ class Partition:
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
         """Gather the rows that each rank owns into one array on every rank. All ranks must call this method."""
-        with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
+        with require_agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
             own = self._list_own_ids(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
             if len(rows) != own.size:
@@ -139,7 +139,7 @@ class Partition:
             On all ranks, if an argument is wrong on one rank, or a number is passed twice or not at all.
         """
         comm, size = self.comm, self.comm.size
-        with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
+        with require_agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
             own, number = self._list_own_ids(symbol), self.sizes[symbol]
             rows, ids = np.asarray(rows), np.asarray(ids)
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(rows) != ids.size:
@@ -149,14 +149,14 @@ class Partition:
             check_range("distribute", "ids", ids, number, symbol)
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
 
-        def keeper(numbers: np.ndarray) -> np.ndarray:  # rank that records the owner of each number
+        def find_keeper(numbers: np.ndarray) -> np.ndarray:  # rank that records the owner of each number
             return numbers * size // max(number, 1)
 
-        owners_by_id = send_rows(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
+        owners_by_id = send_rows(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), find_keeper(ids))
         owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         everything = np.arange(number)
-        expected = everything[keeper(everything) == comm.rank]
-        with agreement(comm):
+        expected = everything[find_keeper(everything) == comm.rank]
+        with require_agreement(comm):
             counts = (
                 np.bincount(owners_by_id[:, 0] - expected[0], minlength=expected.size) if expected.size else expected
             )
@@ -164,7 +164,7 @@ class Partition:
             if wrong.size:
                 times = counts[wrong[0] - expected[0]]
                 raise ValueError(f"distribute: number {wrong[0]} of {symbol} is given {times} times; expected once")
-        ranks = keeper(own)
+        ranks = find_keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [owners_by_id[np.searchsorted(owners_by_id[:, 0], q[:, 0])][:, 1:] for q in asked]
         holders = np.concatenate(exchange(comm, answers))[:, 0]  # in the order of own, because keeper(own) ascends
@@ -178,16 +178,18 @@ class Partition:
         ----------
         symbol : str
         """
-        if symbol not in self._rows:
+        if symbol not in self._row_partitions:
             owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
             owned, sizes = {"num_edges": self._list_own_ids(symbol)}, {"num_edges": self.sizes[symbol]}
             table, kind = np.empty((0, 1), np.int64), RowTable(self.kind.dtype)
             name = (self.name[0], f"the {symbol} of {self.name[1]}")
-            self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name)
-        return self._rows[symbol]
+            self._row_partitions[symbol] = Partition(
+                self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name
+            )
+        return self._row_partitions[symbol]
 
     @lazy
-    def _rows(self) -> "dict[str, Partition]":
+    def _row_partitions(self) -> "dict[str, Partition]":
         return {}
 
     def _list_own_ids(self, symbol: str) -> np.ndarray:
@@ -200,12 +202,12 @@ class Partition:
     @lazy
     def outputs(self) -> Layout:
         """Layout for results that depend only on this rank's blocks: outputs and entities that no other block reads."""
-        return self._layout(self.owned[self.kind.block], self.table)
+        return self._build_layout(self.owned[self.kind.block], self.table)
 
     @lazy
-    def everything(self) -> Layout:
+    def full_layout(self) -> Layout:
         """Layout for results of all entities of this rank, with all blocks that read them, on any rank."""
-        return self._layout(*self._neighbours())
+        return self._build_layout(*self._find_neighbour_blocks())
 
     @lazy
     def chunks(self) -> SubgraphChunks:
@@ -213,21 +215,21 @@ class Partition:
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)
 
-        def keeper(blocks: np.ndarray) -> np.ndarray:
+        def find_keeper(blocks: np.ndarray) -> np.ndarray:
             return blocks // kind.chunk * comm.size // max(number, 1)
 
-        owners_by_id = send_rows(comm, np.stack([own, np.full(own.size, comm.rank)], 1), keeper(own))
+        owners_by_id = send_rows(comm, np.stack([own, np.full(own.size, comm.rank)], 1), find_keeper(own))
         owners_by_id = owners_by_id[np.argsort(owners_by_id[:, 0])]
         tables = [np.empty((0, kind.width), np.int64)]
         for column in kind.block_columns:
             rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
-            tables.append(send_rows(comm, rows_of_rank, keeper(rows_of_rank[:, column])))
+            tables.append(send_rows(comm, rows_of_rank, find_keeper(rows_of_rank[:, column])))
         table = sort_rows(np.concatenate(tables))
-        ids, owners = self._read(table)
+        ids, owners = self._find_entities(table)
         ids[kind.block], owners[kind.block] = owners_by_id[:, 0], owners_by_id[:, 1]
-        halos = self._halos(ids, owners)
+        halos = self._make_halos(ids, owners)
         first, last = (
-            int(np.searchsorted(keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
+            int(np.searchsorted(find_keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
         )
         # Sort the rows of the table by block, for each column that names blocks, so that a chunk's rows are contiguous.
         orders = [np.argsort(table[:, c], kind="stable") for c in kind.block_columns]
@@ -239,15 +241,15 @@ class Partition:
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
             rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
-            subgraphs.append(self._subgraph(of_chunk, owners_by_id[begin:end, 0], ids))
+            subgraphs.append(self._build_subgraph(of_chunk, owners_by_id[begin:end, 0], ids))
         return SubgraphChunks(subgraphs, halos, first, number)
 
     @lazy
     def nothing(self) -> Subgraph:
         """Subgraph without blocks."""
-        return self._subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
+        return self._build_subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
 
-    def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
+    def _find_neighbour_blocks(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all blocks, including other ranks' blocks, that read entities of this rank, and their table."""
         comm, own = self.comm, self.owned[self.kind.block]
         columns = list(self.kind.block_columns)
@@ -265,7 +267,7 @@ class Partition:
         blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
         return np.sort(blocks), sort_rows(np.concatenate([self.table, *exchange(comm, tables)]))
 
-    def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
+    def _find_entities(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read and their owners, both by symbol."""
         ids, owners = {}, {}
         for s, entities in self.kind.entities(table, self.owners).items():
@@ -273,20 +275,20 @@ class Partition:
             owners[s] = entities.owners[at]
         return ids, owners
 
-    def _subgraph(self, rows: np.ndarray, blocks: np.ndarray, at_hand: Ids) -> Subgraph:
-        """Return the subgraph of some blocks, given their table rows and the rows `at_hand` in the call's arrays."""
-        ids, _ = self._read(rows)
+    def _build_subgraph(self, rows: np.ndarray, blocks: np.ndarray, available_ids: Ids) -> Subgraph:
+        """Return the subgraph of blocks from their table rows and the rows `available_ids` of the call's arrays."""
+        ids, _ = self._find_entities(rows)
         ids[self.kind.block] = blocks
-        places = {s: _find_positions(at_hand[s], ids[s]) for s in ids}
+        places = {s: _find_positions(available_ids[s], ids[s]) for s in ids}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgeTable) else None
         return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
-    def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
+    def _make_halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
         return {s: Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware) for s in sorted(ids)}
 
-    def _layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
+    def _build_layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
         """Return the layout of some blocks, given their table, and of everything else that this rank owns."""
-        read, owners_read = self._read(table)
+        read, owners_read = self._find_entities(table)
         read[self.kind.block] = blocks
         if self.owners.blocks.size:
             owners_read[self.kind.block] = self.owners.blocks[blocks]
@@ -298,7 +300,7 @@ class Partition:
                 owners[s][np.searchsorted(ids[s], read[s])] = owners_read[s]
         subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
         return Layout(
-            subgraph, self._halos(ids, owners), {s: _find_positions(ids[s], own) for s, own in self.owned.items()}
+            subgraph, self._make_halos(ids, owners), {s: _find_positions(ids[s], own) for s, own in self.owned.items()}
         )
 
 

@@ -10,7 +10,7 @@ _listeners: list[Callable[[int], None]] = []
 _shares: list[int] = []
 
 
-def tell(listener: Callable[[int], None]) -> None:
+def add_listener(listener: Callable[[int], None]) -> None:
     """Call a function with this rank's number of processors, now and whenever the number decreases."""
     _listeners.append(listener)
     if _shares:
@@ -24,11 +24,11 @@ def limit_threads_to_share(comm: MPI.Comm) -> None:
     """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
     processors = available_processors()
-    rivals = sum(not processors.isdisjoint(other) for other in machine.allgather(processors))
+    num_sharing = sum(not processors.isdisjoint(other) for other in machine.allgather(processors))
     machine.Free()
-    _shares.append(max(len(processors) // rivals, 1))
+    _shares.append(max(len(processors) // num_sharing, 1))
     for listener in _listeners:
         listener(min(_shares))
 
 
-tell(share_processors)
+add_listener(share_processors)

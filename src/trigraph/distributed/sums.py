@@ -16,15 +16,15 @@ Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, s
 
 def add_tree(parts: Iterable[Any], first: int) -> Sums:
     """Add as much of the tree as one rank can; `parts` are tuples of arrays, one per chunk from `first` on."""
-    waiting: Sums = []
+    pending: Sums = []
     for at, part in enumerate(parts, first):
-        waiting.append((at, 1, tuple(map(_to_host, part))))
-        while len(waiting) > 1:
-            (left, size, left_sum), (_, other_size, other) = waiting[-2:]
+        pending.append((at, 1, tuple(map(_to_host, part))))
+        while len(pending) > 1:
+            (left, size, left_sum), (_, other_size, other) = pending[-2:]
             if size != other_size or left % (2 * size):
                 break
-            waiting[-2:] = [(left, 2 * size, _add_fields(left_sum, other))]
-    return waiting
+            pending[-2:] = [(left, 2 * size, _add_fields(left_sum, other))]
+    return pending
 
 
 def tree_sum(comm: MPI.Comm, parts: Sums, number: int) -> Any:

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from trigraph.arrays import get_array_module
 from trigraph.checks import bind_arguments
 from trigraph.distributed.block_tables import RowTable
-from trigraph.distributed.exchange import agreement
+from trigraph.distributed.exchange import require_agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.processors import tell
+from trigraph.distributed.processors import add_listener
 from trigraph.distributed.sums import add_tree, tree_sum
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
 from trigraph.table.public import distributed_signature, publish
@@ -44,10 +44,10 @@ def _share_processors(number: int) -> None:
         torch.set_num_threads(_threads)
 
 
-tell(_share_processors)
+add_listener(_share_processors)
 
 
-class _Reverse(torch.autograd.Function):
+class _ReverseModeFunction(torch.autograd.Function):
     """Autograd function that refuses forward mode."""
 
     @staticmethod
@@ -55,7 +55,7 @@ class _Reverse(torch.autograd.Function):
         raise RuntimeError("trigraph.distributed.torch: forward mode; expected reverse mode, torch.autograd.grad")
 
 
-class _Derivative(_Reverse):
+class _Derivative(_ReverseModeFunction):
     """X_fwd, X_bwd or X_bwd2. Each is the derivative of the previous one; X_bwd2 has no derivative."""
 
     @staticmethod
@@ -166,7 +166,7 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat([function(piece) for piece in filled.split(at_a_time)])[:, :width]  # type: ignore[no-untyped-call]
 
 
-class _Total(_Reverse):
+class _Total(_ReverseModeFunction):
     """Sum over the rows of all ranks; its derivative is `_Spread`."""
 
     @staticmethod
@@ -179,7 +179,7 @@ class _Total(_Reverse):
         return _Spread.apply(grad, ctx.rows, ctx.number), None  # type: ignore[no-untyped-call]
 
 
-class _Spread(_Reverse):
+class _Spread(_ReverseModeFunction):
     """Repetition of a value, equal on all ranks, for each row; its derivative is `_Total`."""
 
     @staticmethod
@@ -195,7 +195,7 @@ class _Spread(_Reverse):
 def _add_rows(x: Tensor, rows: Partition) -> Tensor:
     if not isinstance(rows, Partition):
         raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition from Partition.rows")
-    with agreement(rows.comm, ("total", "total"), rows.name) as facts:
+    with require_agreement(rows.comm, ("total", "total"), rows.name) as facts:
         if not isinstance(rows.kind, RowTable):
             raise TypeError("total: rows is a Partition of a graph; expected a Partition from Partition.rows")
         own = rows.owned["num_edges"].size
@@ -206,10 +206,12 @@ def _add_rows(x: Tensor, rows: Partition) -> Tensor:
     chunks = rows.chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
-    arrived = chunks.halos["num_edges"].start(view_array(x)).wait()
-    xp = get_array_module(arrived)
+    exchanged_rows = chunks.halos["num_edges"].start(view_array(x)).wait()
+    xp = get_array_module(exchanged_rows)
     places = (subgraph.places["num_edges"] for subgraph in chunks.subgraphs)
-    parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
+    parts = (
+        (xp.asarray((exchanged_rows if at is None else exchanged_rows[xp.asarray(at)]).sum(axis=0)),) for at in places
+    )
     (sums,) = tree_sum(rows.comm, add_tree(parts, chunks.first), chunks.number)
     return torch.from_numpy(sums).to(x.device)
 

@@ -1,6 +1,6 @@
 """Graph objects and their arrays."""
 
-from trigraph.graphs.base import VIEWS, LongRows, coarsen_number, entered, to_device
+from trigraph.graphs.base import GRAPH_HOOKS, LongRows, coarsen_attribute, enter_device, to_device
 from trigraph.graphs.csc import CSC, ReverseCSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.arrays import LIBRARIES, cupy_module, find_device, get_array_module, is_tensor, name_library, wait_for
+from trigraph.arrays import LIBRARIES, find_device, get_array_module, import_cupy, is_tensor, name_library, wait_for
 from trigraph.table.constants import PART_SIZE
 
 G = TypeVar("G", bound="Immutable")
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
+def enter_device(*values: Any) -> contextlib.AbstractContextManager[Any]:
     """Return a context that makes the device of the first device array, tensor or graph object the current device.
 
     For a tensor, the context also uses torch's stream and allocator.
@@ -37,11 +37,11 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def on_device(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function run on the device of its arguments instead of the current device; see `entered`."""
+    """Make a function run on the device of its arguments instead of the current device; see `enter_device`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with entered(*args, *kwargs.values()):
+        with enter_device(*args, *kwargs.values()):
             return function(*args, **kwargs)
 
     return run
@@ -67,29 +67,29 @@ def find_long_rows(offsets: Any) -> LongRows | None:
         return None
     ends = xp.cumsum((sizes[rows] - 1) // PART_SIZE + 1)
     firsts = xp.concatenate([ends[:1] * 0, ends[:-1]])
-    part = xp.arange(int(ends[-1]))
-    of = xp.searchsorted(ends, part, side="right")
-    begins = offsets[rows[of]] + (part - firsts[of]) * PART_SIZE
-    return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
+    part_numbers = xp.arange(int(ends[-1]))
+    row_of_part = xp.searchsorted(ends, part_numbers, side="right")
+    begins = offsets[rows[row_of_part]] + (part_numbers - firsts[row_of_part]) * PART_SIZE
+    return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[row_of_part], begins]).astype(dtype))
 
 
 FEW_PARALLEL = 4  # `trigraph.plain` processes up to this many parallel edges one after another
-ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLEL + 1}
+SAFE_VALUES = {"edges_in_order": 0, "is_sorted": 0, "max_parallel_edges": FEW_PARALLEL + 1}
 """Numbers that are valid for every graph: kernels read an order, such as `edge_ids`, even if it is the identity, and
 third derivatives allow any number of parallel edges."""
 
 
-def coarsen_number(name: str, number: int) -> int:
+def coarsen_attribute(name: str, number: int) -> int:
     """Coarsen a graph attribute that array sizes do not determine, so that many graphs share one compiled program.
 
     Maximum degrees are rounded up to a power of two of at least PART_SIZE, because kernels compare them only with such
-    powers. Other attributes get their value in `ALWAYS`. Results up to second derivatives remain bitwise identical.
+    powers. Other attributes get their value in `SAFE_VALUES`. Results up to second order remain bitwise identical.
     """
-    return ALWAYS.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
+    return SAFE_VALUES.get(name, max(PART_SIZE, 1 << (number - 1).bit_length()))
 
 
 # Functions called with each new graph object and again after `prepare`; `trigraph.torch` adds one that makes tensors.
-VIEWS: list[Callable[[Any], object]] = []
+GRAPH_HOOKS: list[Callable[[Any], object]] = []
 
 
 class Immutable:
@@ -116,23 +116,23 @@ class Immutable:
             if name_library(value):
                 wait_for(value)
                 break
-        for view in VIEWS:
+        for view in GRAPH_HOOKS:
             view(self)
 
     def long_rows(self, name: str) -> LongRows | None:
         """Return the long rows of the offsets array `name` of the graph or of `prepare`'s result."""
         key = f"long rows of {name}"
         if key not in self._built:
-            with self._at_home():
+            with self._enter_allocation_device():
                 offsets = getattr(self if hasattr(self, name) else cast("Any", self).prepare(), name)
                 rows = find_long_rows(offsets)
                 wait_for(offsets)
             self._built.setdefault(key, rows)
         return self._built[key]
 
-    def _at_home(self) -> contextlib.AbstractContextManager[Any]:
+    def _enter_allocation_device(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the graph allocates arrays, by torch if the graph has tensors."""
-        return entered(self._built.get("tensors", (self,))[0])
+        return enter_device(self._built.get("tensors", (self,))[0])
 
     def _assign(self, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -154,7 +154,7 @@ class Immutable:
 def to_device(value: Any) -> Any:
     """Return an argument (an array, a graph or segments) with NumPy arrays replaced by CuPy arrays."""
     if isinstance(value, np.ndarray):
-        return cupy_module().asarray(value)
+        return import_cupy().asarray(value)
     if isinstance(value, Immutable):
         # Rebuild the object from its arrays, as pickle does.
         make, arguments = cast("tuple[Any, ...]", value.__reduce__())

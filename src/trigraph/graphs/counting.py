@@ -22,7 +22,7 @@ WRONG_INDEX, NO_MEMORY = -1, -2  # status codes of graphs.c
 ALIGNMENT = 16
 
 # Fewer edges are sorted by one thread, without a query of the number of threads, because the first query fixes it.
-LARGE = 2**17
+MIN_PARALLEL_SIZE = 2**17
 
 # A separate function pointer, because argtypes set on `ctypes.pythonapi` apply to the whole process.
 _bytes_of_size = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
@@ -33,13 +33,13 @@ _bytes_of_size = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_s
 class Order(NamedTuple):
     """Positions in a stable order by key; key k has the positions ``positions[offsets[k]:offsets[k+1]]``.
 
-    `most` is the largest number of positions of a key. `rises` says whether the keys never decrease.
+    `most` is the largest number of positions of a key. `is_sorted` says whether the keys never decrease.
     """
 
     offsets: Any
     positions: Any
     most: int
-    rises: bool
+    is_sorted: bool
 
 
 @cache  # caching is safe, because the installed library does not change
@@ -73,14 +73,14 @@ def fill_arrays(
     except MemoryError:
         raise MemoryError(f"the system has no {size} bytes for the arrays of a graph") from None
     arrays = [np.ndarray(n, dtype, memory, start) for n, start in zip(lengths, starts, strict=True)]
-    first, facts = arrays[0].ctypes.data, (ctypes.c_int * 3)()
+    first, integer_results = arrays[0].ctypes.data, (ctypes.c_int * 3)()
     inputs = [None if a is None else a.ctypes.data for a in given]
     function = _find_function(name, dtype, len(integers) + 1, len(given) + len(lengths))
-    num_threads = 1 if max(integers) < LARGE else LIBRARIES["num_threads"]()
-    status = function(num_threads, *integers, *inputs, *[first + start for start in starts], facts)
+    num_threads = 1 if max(integers) < MIN_PARALLEL_SIZE else LIBRARIES["num_threads"]()
+    status = function(num_threads, *integers, *inputs, *[first + start for start in starts], integer_results)
     if status == NO_MEMORY:
         raise MemoryError(f"the system has no memory to sort {max(integers)} edges or nodes of a graph")
-    return status, facts[:], arrays
+    return status, integer_results[:], arrays
 
 
 def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) -> Order:

@@ -22,7 +22,7 @@ from trigraph.arrays import (
     type_label,
     wait_for,
 )
-from trigraph.graphs.base import VIEWS, Immutable, on_device
+from trigraph.graphs.base import GRAPH_HOOKS, Immutable, on_device
 from trigraph.graphs.counting import counts_fit, fill_arrays, order_by, order_by_destination
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
@@ -60,7 +60,7 @@ def count_nodes(name: str, values: Any) -> int:
     return max(number, 0)
 
 
-def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
+def _check_edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
     """Return the checked `edge_ids`, one per entry of `ends` (`name` in messages), or None, and the number of rows."""
     rows = None if num_edges is None else require_count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     if edge_ids is None:
@@ -146,9 +146,9 @@ class CSC(Immutable):
                 f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; "
                 f"expected 0 to len(indices) = {num_positions}"
             )
-        falls = offsets[1:] < offsets[:-1]  # a comparison, because a difference could overflow
-        if bool(falls.any()):
-            at = int(falls.argmax())
+        decreases = offsets[1:] < offsets[:-1]  # a comparison, because a difference could overflow
+        if bool(decreases.any()):
+            at = int(decreases.argmax())
             raise ValueError(
                 f"CSC: offsets[{at + 1}] is {int(offsets[at + 1])}, below offsets[{at}] = {int(offsets[at])}; "
                 "expected offsets that never decrease"
@@ -158,7 +158,7 @@ class CSC(Immutable):
         else:
             num_src = require_count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
-        edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
+        edge_ids, rows = _check_edge_rows(edge_ids, num_edges, indices, "indices")
         in_order = edge_ids is None
         if in_order:
             edge_ids = copy_read_only(get_array_module(indices).arange(num_positions, dtype=indices.dtype))
@@ -204,14 +204,14 @@ class CSC(Immutable):
         """
         reverse: ReverseCSC | None = self._built.get("reverse")
         if reverse is None:
-            with self._at_home():
+            with self._enter_allocation_device():
                 reverse = self._built.setdefault("reverse", self._build_reverse())
             if self.kind == "cupy":  # so that CUDA graphs can capture later calls
                 self.long_rows("offsets")
                 self.long_rows("src_offsets")
                 if not self.edges_in_order:
                     self.long_rows("row_offsets")
-            for view in VIEWS:
+            for view in GRAPH_HOOKS:
                 view(self)
         return reverse
 
@@ -281,9 +281,9 @@ class CSC(Immutable):
         ends = (src.astype(np.int32), dst.astype(np.int32))  # SciPy's function requires int32
         neighbours = csr_array((np.ones(src.size, np.int8), ends), (number, number))
         order = reverse_cuthill_mckee(neighbours).astype(dtype) if number else np.empty(0, dtype)
-        place = np.empty_like(order)
-        place[order] = np.arange(number, dtype=dtype)
-        src, dst, edge_ids, order = (xp.asarray(a) for a in (place[src], place[dst], edge_ids, order))
+        new_numbers = np.empty_like(order)
+        new_numbers[order] = np.arange(number, dtype=dtype)
+        src, dst, edge_ids, order = (xp.asarray(a) for a in (new_numbers[src], new_numbers[dst], edge_ids, order))
         return CSC.from_coo(src, dst, number, number, edge_ids, self.num_edges), order
 
     @classmethod
@@ -317,7 +317,7 @@ class CSC(Immutable):
         dst = index_array("CSC", "dst", dst, src, "src")
         if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
-        edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
+        edge_ids, rows = _check_edge_rows(edge_ids, num_edges, src, "src")
         numbers = [
             None if value is None else require_count("CSC", name, value, maximum=most(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
@@ -428,9 +428,9 @@ class CSC(Immutable):
         ends = np.array([(number[u], number[v]) for u, v in graph.edges()], np.int64).reshape(-1, 2)
         rows = np.arange(len(ends), dtype=np.int64)
         if not graph.is_directed():
-            other = ends[:, 0] != ends[:, 1]
-            rows = np.concatenate([rows, rows[other]])
-            ends = np.concatenate([ends, ends[other, ::-1]])
+            is_not_loop = ends[:, 0] != ends[:, 1]
+            rows = np.concatenate([rows, rows[is_not_loop]])
+            ends = np.concatenate([ends, ends[is_not_loop, ::-1]])
         src, dst = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
         num_edges = int(rows.max()) + 1 if rows.size else 0
         return cls.from_coo(src, dst, len(number), len(number), rows, num_edges)

@@ -26,11 +26,11 @@ from trigraph.arrays import (
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.counting import counts_fit, fill_arrays, order_by
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
-from trigraph.graphs.reverse import reverse_position
+from trigraph.graphs.reverse import find_reverse_positions
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
 # The pair number source * num_nodes + destination must fit into int64.
-MOST_NODES = math.isqrt(2**63 - 1)
+MAX_NODES = math.isqrt(2**63 - 1)
 
 
 class LeftOut(NamedTuple):
@@ -157,20 +157,22 @@ class EdgeGraph(Immutable):
         # src is sorted, so the order by source is the order of the edges.
         src_offsets, _, out_degree, _ = order_by("EdgeGraph", "src", src, "num_nodes", num_nodes)
         dst_offsets, by_dst, in_degree, _ = order_by("EdgeGraph", "dst", dst, "num_nodes", num_nodes)
-        by_ends = shifts is None and vec is None
-        wanted = reverse_edge is None and (by_ends or shifts is not None)
-        start, stop, most, found = _edges_back(src, dst, num_nodes, dst_offsets, by_dst, shifts, wanted)
+        has_no_geometry = shifts is None and vec is None
+        needs_reverse = reverse_edge is None and (has_no_geometry or shifts is not None)
+        start, stop, max_parallel, found = _find_opposite_edges(
+            src, dst, num_nodes, dst_offsets, by_dst, shifts, needs_reverse
+        )
         edge_start = edge_stop = None
         if found:
             edge_start, edge_stop, reverse_edge = found
-        elif reverse_edge is not None or not by_ends or most < 2:
+        elif reverse_edge is not None or not has_no_geometry or max_parallel < 2:
             if reverse_edge is None:
-                pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
-                position = reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
+                pairs = _number_pairs(dst[by_dst], src[by_dst], num_nodes)
+                position = find_reverse_positions(src, dst, by_dst, pairs, start, stop, shifts, vec)
             else:
-                place = xp.empty_like(by_dst)
-                place[by_dst] = xp.arange(by_dst.size, dtype=dtype)
-                position = xp.where(reverse_edge >= 0, place[reverse_edge], -1)
+                position_of_edge = xp.empty_like(by_dst)
+                position_of_edge[by_dst] = xp.arange(by_dst.size, dtype=dtype)
+                position = xp.where(reverse_edge >= 0, position_of_edge[reverse_edge], -1)
             has_reverse = position >= 0
             edge_start = copy_read_only(xp.where(has_reverse, position, start).astype(dtype))
             edge_stop = copy_read_only((edge_start + has_reverse).astype(dtype))
@@ -190,7 +192,7 @@ class EdgeGraph(Immutable):
             num_edges=int(src.size),
             max_in_degree=in_degree,
             max_out_degree=out_degree,
-            max_parallel_edges=most,
+            max_parallel_edges=max_parallel,
             **self._common_attributes(src),
         )
 
@@ -366,14 +368,14 @@ class EdgeGraph(Immutable):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (with_reverse, (self.src, self.dst, self.num_nodes, self.reverse_edge))
+        return (build_with_reverse, (self.src, self.dst, self.num_nodes, self.reverse_edge))
 
     def __repr__(self) -> str:
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
 
 
 @on_device
-def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
+def build_with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
     """Build a graph with known reverse edges, for unpickling or for a subgraph, and check everything."""
     src, dst, num_nodes = _check_ends(src, dst, num_nodes)
     _check_sorted(src)
@@ -405,16 +407,16 @@ def _check_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
     dst = index_array("EdgeGraph", "dst", dst, src, "src")
     if src.size != dst.size:
         raise ValueError(f"EdgeGraph: dst has shape {dst.shape}; expected (num_edges,) = {src.shape}")
-    number = require_count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MOST_NODES, most(src.dtype)))
+    number = require_count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MAX_NODES, most(src.dtype)))
     check_range("EdgeGraph", "src", src, number, "num_nodes")
     check_range("EdgeGraph", "dst", dst, number, "num_nodes")
     return src, dst, number
 
 
 def _check_sorted(src: Any) -> None:
-    falls = src[1:] < src[:-1]
-    if bool(falls.any()):
-        at = int(get_array_module(src).argmax(falls))
+    decreases = src[1:] < src[:-1]
+    if bool(decreases.any()):
+        at = int(get_array_module(src).argmax(decreases))
         raise ValueError(
             f"EdgeGraph: src[{at + 1}] is {int(src[at + 1])}, below src[{at}] = {int(src[at])}; "
             "expected edges sorted by source (EdgeGraph.sorted sorts them)"
@@ -423,12 +425,12 @@ def _check_sorted(src: Any) -> None:
 
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
     """Check an array of three numbers per edge, shape (num_edges, 3)."""
-    kind, expected = name_library(src), " or ".join(d.name for d in dtypes)
+    library, expected = name_library(src), " or ".join(d.name for d in dtypes)
     value = as_array(value, f"EdgeGraph: {name}")
-    if name_library(value) != kind:
-        came = name_library(value)
-        came = type(value).__name__ if came is None else f"{came}.ndarray"
-        raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}")
+    if name_library(value) != library:
+        type_name = name_library(value)
+        type_name = type(value).__name__ if type_name is None else f"{type_name}.ndarray"
+        raise TypeError(f"EdgeGraph: {name} is a {type_name}; expected a {library}.ndarray of {expected}")
     if value.dtype not in dtypes or not value.dtype.isnative:
         raise TypeError(f"EdgeGraph: {name} has dtype {dtype_name(value.dtype)}; expected native {expected}")
     if value.shape != (src.size, 3):
@@ -448,9 +450,9 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
             raise ValueError(
                 f"EdgeGraph: shifts[{at}] is {shifts[at].tolist()}; expected at most {LARGEST_SHIFT} cells either way"
             )
-        still = (src == dst) & _are_zero(shifts)
-        if bool(still.any()):
-            at = int(xp.argmax(still))
+        has_zero_length = (src == dst) & _are_zero(shifts)
+        if bool(has_zero_length.any()):
+            at = int(xp.argmax(has_zero_length))
             raise ValueError(
                 f"EdgeGraph: shifts[{at}] is zero and edge {at} goes from node {int(src[at])} to itself; "
                 "expected edges of non-zero length"
@@ -472,28 +474,38 @@ def _are_zero(rows: Any) -> Any:
     return (rows[:, 0] == 0) & (rows[:, 1] == 0) & (rows[:, 2] == 0)
 
 
-def _edges_back(
-    src: Any, dst: Any, num_nodes: int, dst_offsets: Any, by_dst: Any, shifts: Any, wanted: bool
+def _find_opposite_edges(
+    src: Any, dst: Any, num_nodes: int, dst_offsets: Any, by_dst: Any, shifts: Any, needs_reverse: bool
 ) -> tuple[Any, Any, int, list[Any]]:
     """Return, for each edge, the range of edges in the opposite direction, and the largest number of parallel edges.
 
-    With `wanted`, the last result is `edge_start`, `edge_stop` and `reverse_edge`; it is empty if an edge has several
-    reverses or the search in libtrigraph would take too long.
+    With `needs_reverse`, the last result is `edge_start`, `edge_stop` and `reverse_edge`, or empty if an edge has
+    several reverses or the search in libtrigraph would take too long.
     """
     n = int(src.size)
     if name_library(src) == "numpy" and counts_fit(n, num_nodes):
         shifts = None if shifts is None else np.ascontiguousarray(shifts, src.dtype)
         given = src, dst, shifts, dst_offsets, by_dst
-        lengths = [n, n] + [n if wanted else 0] * 3
-        status, (most, *_), (start, stop, *found) = fill_arrays("edges_back", (num_nodes, n, wanted), given, lengths)
-        return start, stop, most, found if status == 0 else []
+        lengths = [n, n] + [n if needs_reverse else 0] * 3
+        status, (max_parallel, *_), (start, stop, *found) = fill_arrays(
+            "edges_back", (num_nodes, n, needs_reverse), given, lengths
+        )
+        return start, stop, max_parallel, found if status == 0 else []
     # In-edges of a node are sorted by source, so that parallel edges are contiguous.
     xp, dtype = get_array_module(src), src.dtype
-    pairs, asked = _pair_number(dst[by_dst], src[by_dst], num_nodes), _pair_number(src, dst, num_nodes)
-    start, stop = xp.searchsorted(pairs, asked, side="left"), xp.searchsorted(pairs, asked, side="right")
-    alike = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")
-    return copy_read_only(start.astype(dtype)), copy_read_only(stop.astype(dtype)), int(alike.max()) if n else 0, []
+    pairs, opposite_pairs = _number_pairs(dst[by_dst], src[by_dst], num_nodes), _number_pairs(src, dst, num_nodes)
+    start, stop = (
+        xp.searchsorted(pairs, opposite_pairs, side="left"),
+        xp.searchsorted(pairs, opposite_pairs, side="right"),
+    )
+    num_parallel = xp.searchsorted(pairs, pairs, side="right") - xp.searchsorted(pairs, pairs, side="left")
+    return (
+        copy_read_only(start.astype(dtype)),
+        copy_read_only(stop.astype(dtype)),
+        int(num_parallel.max()) if n else 0,
+        [],
+    )
 
 
-def _pair_number(major: Any, minor: Any, num_nodes: int) -> Any:
+def _number_pairs(major: Any, minor: Any, num_nodes: int) -> Any:
     return major.astype(np.int64) * num_nodes + minor

@@ -15,7 +15,7 @@ LARGEST_SHIFT = 2**19
 LARGEST_NUMBER = 2.0**500
 # If any direction is periodic, atoms may be this many cutoffs from the origin along the other directions. The 52 bits
 # of float64 then leave 26 bits for distances below the cutoff.
-MOST_CUTOFFS = 2**26
+MAX_CUTOFFS = 2**26
 
 
 def neighbors(
@@ -30,9 +30,10 @@ def neighbors(
     box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
     # Non-periodic rows are zeroed, not dropped: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
     if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
-        came = None if cell is None else box.tolist()
+        shown_cell = None if cell is None else box.tolist()
         raise ValueError(
-            f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"
+            f"EdgeGraph: cell is {shown_cell} with pbc {pbc.tolist()}; "
+            "expected independent vectors in periodic directions"
         )
     most_cells = find_cell_limit(positions.dtype)
     src, dst, shifts = _find_pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
@@ -112,10 +113,10 @@ def _find_pairs(
     """
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-    box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
+    box, moved, crossed = _make_search_box(positions, cutoff, cell, pbc, most_cells, of_atom)
     # Search slightly beyond the cutoff, then select by distances that are bitwise equal for an edge and its reverse.
     reach = _choose_reach(box, 1.000001 * cutoff, len(positions))
-    i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
+    i, j, shifts = (a.astype(np.int64) for a in _call_neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _compute_offset(shifts, cell), axis=1) < cutoff
     if of_atom is not None:  # rounding of distant positions can bring structures together
@@ -147,7 +148,7 @@ def _compute_offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     return offset
 
 
-def _search_box(
+def _make_search_box(
     positions: np.ndarray,
     cutoff: float,
     cell: np.ndarray,
@@ -165,31 +166,35 @@ def _search_box(
     box = cell.copy()
     periodic = box[pbc]
     box[~pbc] = np.linalg.svd(periodic)[2][len(periodic) :]
-    at = np.linalg.solve(box.T, positions.T).T
-    _check_distances(positions, at, np.where(pbc, 1.0, cutoff), pbc, most_cells)
-    origin, place = np.trunc(at), np.zeros_like(at)
+    coordinates = np.linalg.solve(box.T, positions.T).T
+    _check_distances(positions, coordinates, np.where(pbc, 1.0, cutoff), pbc, most_cells)
+    origin, new_coordinates = np.trunc(coordinates), np.zeros_like(coordinates)
     crossed = np.where(pbc, origin, 0.0).astype(np.int64)
     for k in np.flatnonzero(~pbc):
-        origin[:, k], place[:, k] = _move_groups_together(at[:, k], cutoff, of_atom if k == 0 else None)
-    width = np.where(pbc, 1.0, (at - origin + place).max(axis=0) + cutoff)
-    return width[:, None] * box, positions - (origin - place) @ box, crossed
+        origin[:, k], new_coordinates[:, k] = _move_groups_together(
+            coordinates[:, k], cutoff, of_atom if k == 0 else None
+        )
+    width = np.where(pbc, 1.0, (coordinates - origin + new_coordinates).max(axis=0) + cutoff)
+    return width[:, None] * box, positions - (origin - new_coordinates) @ box, crossed
 
 
 def _check_distances(
-    positions: np.ndarray, at: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
+    positions: np.ndarray, coordinates: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> None:
     """Raise ValueError if an atom is too many cells (in periodic directions) or cutoffs from the origin.
 
     Without periodic directions, positions are not rounded, and any distance is allowed.
     """
-    most = np.where(pbc, most_cells, MOST_CUTOFFS if pbc.any() else math.inf)
-    bad = ~(np.abs(at) < (most + 1) * units)
+    most = np.where(pbc, most_cells, MAX_CUTOFFS if pbc.any() else math.inf)
+    bad = ~(np.abs(coordinates) < (most + 1) * units)
     if bad.any():
         atom, k = (int(n) for n in np.argwhere(bad)[0])
-        unit, more = ("cells", "") if pbc[k] else ("cutoffs", ", which is not periodic")
+        unit, direction_note = ("cells", "") if pbc[k] else ("cutoffs", ", which is not periodic")
         raise ValueError(
-            f"EdgeGraph: positions[{atom}] is {positions[atom].tolist()}, {abs(at[atom, k]) / units[k]:.10g} {unit} "
-            f"from the origin along cell[{k}]{more}; expected at most {int(most[k])}, beyond which too few digits are "
+            f"EdgeGraph: positions[{atom}] is {positions[atom].tolist()}, "
+            f"{abs(coordinates[atom, k]) / units[k]:.10g} {unit} "
+            f"from the origin along cell[{k}]{direction_note}; "
+            f"expected at most {int(most[k])}, beyond which too few digits are "
             "left"
         )
 
@@ -206,26 +211,28 @@ def _choose_reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
     return reach * cutoff
 
 
-def _move_groups_together(at: np.ndarray, cutoff: float, of_atom: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _move_groups_together(
+    coordinates: np.ndarray, cutoff: float, of_atom: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest coordinate of each atom's group and its new value, with small gaps between groups.
 
     Gaps within a group are at most two cutoffs wide; the new gaps between groups are two cutoffs wide. With `of_atom`,
     the structure of each atom, a group has atoms of one structure only.
     """
-    order = np.argsort(at, kind="stable") if of_atom is None else np.lexsort((at, of_atom))
-    ascending = at[order]
+    order = np.argsort(coordinates, kind="stable") if of_atom is None else np.lexsort((coordinates, of_atom))
+    ascending = coordinates[order]
     begins = np.append(True, np.diff(ascending) > 2 * cutoff)
     if of_atom is not None:
         begins[1:] |= np.diff(of_atom[order]) != 0
     lowest, highest = ascending[begins], ascending[np.append(begins[1:], True)]
-    places = cutoff + np.append(0.0, np.cumsum(highest - lowest + 2 * cutoff)[:-1])
+    new_lowest = cutoff + np.append(0.0, np.cumsum(highest - lowest + 2 * cutoff)[:-1])
     group = np.empty_like(order)
     group[order] = np.cumsum(begins) - 1
-    return lowest[group], places[group]
+    return lowest[group], new_lowest[group]
 
 
-def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
-    """Return i, j and S as defined by ASE. They come from matscipy, which is faster, if it is installed, or from ASE."""
+def _call_neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
+    """Return i, j and S as defined by ASE. They come from matscipy, if it is installed, else from ASE."""
     try:
         from matscipy.neighbours import neighbour_list
     except ImportError:

@@ -12,7 +12,9 @@ from trigraph.graphs.neighbors import LARGEST_SHIFT
 OPPOSITE = 64
 
 
-def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
+def find_reverse_positions(
+    src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any
+) -> Any:
     """Return the position in `by_dst` of the reverse of each edge, or -1 if there is none."""
     xp = get_array_module(src)
     if src.size == 0:
@@ -23,19 +25,19 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
     if shifts is not None:
         base = 2 * LARGEST_SHIFT + 1
         digits = shifts.astype(np.int64)
-        odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
+        odd_key = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
     else:
-        odd = _project_on_direction(vec)
-    # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates for an edge's reverse
-    # are start:stop, which bisection searches.
-    order = xp.argsort(odd[by_dst], kind="stable")
+        odd_key = _project_on_direction(vec)
+    # `odd_key` changes sign with the edge's direction. After a sort by pair and `odd_key`, the candidates for an edge's
+    # reverse are start:stop, which bisection searches.
+    order = xp.argsort(odd_key[by_dst], kind="stable")
     order = order[xp.argsort(pairs[order], kind="stable")]
-    values = odd[by_dst[order]]
+    values = odd_key[by_dst[order]]
     if shifts is not None:
-        place = _reverse_by_shift(values, -odd, start, stop, by_dst[order])
+        sorted_position = _reverse_by_shift(values, -odd_key, start, stop, by_dst[order])
     else:
-        place = _reverse_by_vector(values, -odd, start, stop, by_dst[order], vec)
-    return xp.where(place >= 0, order[place], -1)
+        sorted_position = _reverse_by_vector(values, -odd_key, start, stop, by_dst[order], vec)
+    return xp.where(sorted_position >= 0, order[sorted_position], -1)
 
 
 def _project_on_direction(vec: Any) -> Any:
@@ -44,7 +46,7 @@ def _project_on_direction(vec: Any) -> Any:
     return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
 
 
-def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
+def _find_lower_bound(values: Any, targets: Any, start: Any, stop: Any) -> Any:
     """Return the first index in start:stop with a value >= the target, or `stop`; `values` ascends in start:stop."""
     xp = get_array_module(values)
     low, high = start, stop
@@ -55,7 +57,7 @@ def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
     return low
 
 
-def _two_reverses(edge: int, first: int, second: int) -> ValueError:
+def _make_two_reverses_error(edge: int, first: int, second: int) -> ValueError:
     return ValueError(
         f"EdgeGraph: edges {first} and {second} are both the reverse of edge {edge}; expected every edge listed once"
     )
@@ -63,16 +65,16 @@ def _two_reverses(edge: int, first: int, second: int) -> ValueError:
 
 def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
     xp = get_array_module(values)
-    place = _first_not_below(values, targets, start, stop)
+    sorted_position = _find_lower_bound(values, targets, start, stop)
 
     def holds_target(index: Any) -> Any:
         return (index < stop) & (values[xp.minimum(index, values.size - 1)] == targets)
 
-    twice = holds_target(place + 1) & holds_target(place)
-    if bool(twice.any()):
-        at = int(xp.argmax(twice))
-        raise _two_reverses(at, int(edges[place[at]]), int(edges[place[at] + 1]))
-    return xp.where(holds_target(place), place, -1)
+    has_two_reverses = holds_target(sorted_position + 1) & holds_target(sorted_position)
+    if bool(has_two_reverses.any()):
+        at = int(xp.argmax(has_two_reverses))
+        raise _make_two_reverses_error(at, int(edges[sorted_position[at]]), int(edges[sorted_position[at] + 1]))
+    return xp.where(holds_target(sorted_position), sorted_position, -1)
 
 
 def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
@@ -86,8 +88,8 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
     v = vec.astype(np.float64)
     length = _vector_length(v)
     window = math.sqrt(eps) * length
-    nearest, place = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
-    cursor = _first_not_below(values, targets - window, start, stop)
+    nearest, sorted_position = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
+    cursor = _find_lower_bound(values, targets - window, start, stop)
     while True:
         near = (cursor < stop) & (values[xp.minimum(cursor, values.size - 1)] <= targets + window)
         e = xp.flatnonzero(near)
@@ -97,22 +99,23 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
         # The longer of the two lengths makes the relation symmetric.
         scale = xp.maximum(length[e], length[candidate])
         gap = _vector_length(v[e] + v[candidate]) / scale
-        twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
-        if bool(twice.any()):
-            at = int(xp.argmax(twice))
-            raise _two_reverses(int(e[at]), int(edges[place[e[at]]]), int(candidate[at]))
+        has_two_reverses = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
+        if bool(has_two_reverses.any()):
+            at = int(xp.argmax(has_two_reverses))
+            raise _make_two_reverses_error(int(e[at]), int(edges[sorted_position[e[at]]]), int(candidate[at]))
         closer = gap < nearest[e]
         nearest[e] = xp.where(closer, gap, nearest[e])
-        place[e] = xp.where(closer, cursor[e], place[e])
+        sorted_position[e] = xp.where(closer, cursor[e], sorted_position[e])
         cursor[e] += 1
-    unsure = (nearest > OPPOSITE * eps) & (nearest <= math.sqrt(eps))
-    if bool(unsure.any()):
-        at = int(xp.argmax(unsure))
+    is_uncertain = (nearest > OPPOSITE * eps) & (nearest <= math.sqrt(eps))
+    if bool(is_uncertain.any()):
+        at = int(xp.argmax(is_uncertain))
         raise ValueError(
-            f"EdgeGraph: vec[{int(edges[place[at]])}] differs from -vec[{at}] by {float(nearest[at]):.1e} of its "
+            f"EdgeGraph: vec[{int(edges[sorted_position[at]])}] differs from -vec[{at}] "
+            f"by {float(nearest[at]):.1e} of its "
             f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts, which identify the reverse"
         )
-    return xp.where(nearest <= OPPOSITE * eps, place, -1)
+    return xp.where(nearest <= OPPOSITE * eps, sorted_position, -1)
 
 
 def _vector_length(v: Any) -> Any:

@@ -17,12 +17,12 @@ from trigraph.checks import (
     squeeze_columns,
 )
 from trigraph.graphs import GRAPH_TYPES
-from trigraph.jax.graphs import on_cpu, rebuild_graph
+from trigraph.jax.graphs import as_cpu_array, rebuild_graph
 from trigraph.jax.primitive import Form, call
 from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.table.public import jax_docstring, publish
 
-LARGEST = 2**31 - 1
+MAX_SIZE = 2**31 - 1
 
 
 class _JaxArrays(ArrayLibrary):
@@ -52,23 +52,23 @@ ARRAYS = _JaxArrays()
 def _make_function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS[f"{spec.name}_fwd"]
     result = None if op.single else result_type(op.name)
-    kind = op.graph
-    arrays_of_graphs = [n for n, _ in kind.forward + kind.fast + kind.reverse] if kind else []
+    graph_kind = op.graph
+    arrays_of_graphs = [n for n, _ in graph_kind.forward + graph_kind.fast + graph_kind.reverse] if graph_kind else []
 
     def function(*args: Any, **kwargs: Any) -> Any:
         values = bind_arguments(op, args, kwargs, op.signature)
         check_attributes(op, values)
         _, device = check_arrays(op, values, ARRAYS)
         for a in op.select_present(values):
-            values[a.name] = on_cpu(values[a.name], f"{op.name}: {a.name}")
+            values[a.name] = as_cpu_array(values[a.name], f"{op.name}: {a.name}")
         check_graphs(op, values, ARRAYS, device)
         check_members(op, values)
         squeeze_columns(op, values)
         sizes = bind_sizes(op, values)
         for name in spec.symbols:
-            if sizes[name] > LARGEST:
-                raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {LARGEST}")
-        operands = {n: kind.find(n, values) for n in arrays_of_graphs}  # type: ignore[union-attr]
+            if sizes[name] > MAX_SIZE:
+                raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran backend takes at most {MAX_SIZE}")
+        operands = {n: graph_kind.find(n, values) for n in arrays_of_graphs}  # type: ignore[union-attr]
         operands = {n: a for n, a in operands.items() if a is not None} | {
             a.name: values[a.name] for a in op.select_present(values)
         }

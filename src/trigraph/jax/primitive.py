@@ -2,10 +2,10 @@
 
 Let ``bwd(g, x) = J^T g`` and ``bwd2(a, g, x) = (J a, H a)``, where ``H`` is the Hessian of ``<g, F>``. The tangent of
 the forward operator along ``a`` is the first part of bwd2, which does not depend on ``g``. Each operator is linear in
-``g`` and in ``a``, and the table gives its transpose. `BOTH` is the tangent of bwd along ``along_`` of ``g`` and
-``gg_`` of ``x``; the transpose of `BOTH` is one call of bwd2. `SECOND` is the second derivative ``D2F[a, b]`` of the
-forward operator along two directions. The compiled operators have the transpose of `SECOND`, but not `SECOND` itself;
-the plain form (`trigraph.plain`) computes `SECOND` and all third derivatives.
+``g`` and in ``a``, and the table gives its transpose. `BWD_TANGENT` is the tangent of bwd along ``along_`` of ``g`` and
+``gg_`` of ``x``; the transpose of `BWD_TANGENT` is one call of bwd2. `SECOND_DERIVATIVE` is the second
+derivative ``D2F[a, b]`` of the forward operator along two directions. The compiled operators have its transpose only;
+the plain form (`trigraph.plain`) computes `SECOND_DERIVATIVE` and all third derivatives.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ from trigraph.fortran.threads import lead_library
 from trigraph.jax.plain import PLAIN
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, Operator, evaluate
 
-SECOND, BOTH = 3, 4  # orders in `Form`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x)
+SECOND_DERIVATIVE, BWD_TANGENT = 3, 4  # orders in `Form`: D2F[gg_x, along_x], and bwd(along_g, x) + bwd2(gg_x, g, x)
 SPECS = {spec.name: spec for spec in DEFINITIONS}
 SHIMS = SHIM_SETS["fast"]
 TARGET = "trigraph"
@@ -51,7 +51,7 @@ class Form(NamedTuple):
 
     @property
     def op(self) -> Operator:
-        """Operator of this order. `SECOND` uses bwd2, which has a field for its result."""
+        """Operator of this order. `SECOND_DERIVATIVE` uses bwd2, which has a field for its result."""
         return OPERATORS[f"{self.name}_{ORDERS[min(self.order, 2)]}"]
 
 
@@ -68,19 +68,19 @@ def call(form: Form, values: Mapping[str, Any], wanted: Sequence[str]) -> Values
     if not wanted:
         return {}
     form = form._replace(names=tuple(values), wanted=tuple(wanted))
-    return dict(zip(wanted, operator.bind(*_vary_alike(values.values()), form=form), strict=True))
+    return dict(zip(wanted, operator.bind(*_unify_manual_axes(values.values()), form=form), strict=True))
 
 
-def _manual_axes(aval: Any) -> frozenset[Any]:
+def _get_manual_axes(aval: Any) -> frozenset[Any]:
     """Return the axes of `jax.shard_map` along which an array varies, called `vma` in JAX 0.6 to 0.9."""
     manual = getattr(aval, "manual_axis_type", None)
     axes: frozenset[Any] = getattr(aval, "vma", frozenset()) if manual is None else manual.varying
     return axes
 
 
-def _vary_alike(operands: Collection[Any]) -> list[Any]:
+def _unify_manual_axes(operands: Collection[Any]) -> list[Any]:
     """Cast operands so that they vary along the same axes; the transpose of a cast is a sum of cotangents."""
-    axes_of_each = [_manual_axes(type_of(x)) for x in operands]
+    axes_of_each = [_get_manual_axes(type_of(x)) for x in operands]
     axes = frozenset[Any]().union(*axes_of_each)
     if not axes:
         return list(operands)
@@ -114,15 +114,15 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
         return [
             jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
         ]
-    if form.order == BOTH:
+    if form.order == BWD_TANGENT:
         by_field = _sum_values(*_compute_both_terms(form, values))
         return [by_field[n] for n in form.wanted]
-    if form.order == SECOND:
-        by_field = _second_derivative(form, values)
+    if form.order == SECOND_DERIVATIVE:
+        by_field = _compute_second_derivative(form, values)
         return [by_field[n.removeprefix("grad_")] for n in form.wanted]
     first = values[form.spec.inputs[0].name]
     for a in op.arguments:
-        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _absent_inputs(form):
+        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _list_absent_inputs(form):
             values[a.name] = jnp.zeros(evaluate_shape(a, sizes), first.dtype)
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
     integers = [
@@ -130,20 +130,22 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
         *(int(n in values or _has_operand(form, n)) for n in SHIMS.presence(op)),
         *(sizes[n] for n in op.choices),
     ]
-    kind = f"_f{8 * first.dtype.itemsize}" + (f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else "")
+    type_suffix = f"_f{8 * first.dtype.itemsize}" + (
+        f"_i{8 * values[form.names[0]].dtype.itemsize}" if op.graph else ""
+    )
     wanted = [int(f.name in form.wanted) for f in op.fields]
     attributes = dict(form.attributes)
     order = [f.name for f in op.fields if f.name in form.wanted]
-    made = jax.ffi.ffi_call(TARGET, [results[form.wanted.index(n)] for n in order])(
+    ffi_results = jax.ffi.ffi_call(TARGET, [results[form.wanted.index(n)] for n in order])(
         *(values[n] for n in names if n in values),
-        function=op.name + kind,
+        function=op.name + type_suffix,
         integers=np.array(integers, np.int32),
         numbers=np.array([attributes[n] for n in op.numbers], np.float64),
         given=np.array([n in values for n in names], np.int32),
         flags=np.array(wanted if op.selective else [], np.int32),
         wanted=np.array(wanted, np.int32),
     )
-    return [made[order.index(n)] for n in form.wanted]
+    return [ffi_results[order.index(n)] for n in form.wanted]
 
 
 def _has_operand(form: Form, name: str) -> bool:
@@ -151,7 +153,7 @@ def _has_operand(form: Form, name: str) -> bool:
     return bool(dict(form.sizes).get(f"has_{name}"))
 
 
-def _absent_inputs(form: Form) -> set[str]:
+def _list_absent_inputs(form: Form) -> set[str]:
     return {n for n in form.spec.optional if not _has_operand(form, n)}
 
 
@@ -165,7 +167,7 @@ def _refuse(context: Any, *operands: Any, form: Form) -> Any:
 def _infer_results(*operands: Any, form: Form) -> list[Any]:
     results = _describe_results(form, {n: a.dtype for n, a in zip(form.names, operands, strict=True)})
     first = operands[0]
-    if not _manual_axes(first):
+    if not _get_manual_axes(first):
         return [jax.core.ShapedArray(r.shape, r.dtype) for r in results]
     sharding = NamedSharding(first.sharding.mesh, PartitionSpec())
     return [first.update(shape=r.shape, dtype=r.dtype, weak_type=False, sharding=sharding) for r in results]
@@ -202,12 +204,12 @@ def _sum_values(*parts: Values) -> Values:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tuple[Any, Any]:
     results = operator.bind(*primals, form=form)
     values = dict(zip(form.names, primals, strict=True))
-    moved = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
-    rest, of = _split_operands(form, values)
-    along, by = _split_operands(form, moved)
+    named_tangents = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
+    rest, operand_groups = _split_operands(form, values)
+    along, tangent_groups = _split_operands(form, named_tangents)
     # Tangents of fwd's results are ignored, because bwd2 treats these results as functions of the inputs.
     along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
-    second, third = form._replace(order=2), form._replace(order=SECOND)
+    second, third = form._replace(order=2), form._replace(order=SECOND_DERIVATIVE)
     inputs = [n for n in form.wanted if not n.startswith("grad_")]
     grads = [n for n in form.wanted if n.startswith("grad_")]
     parts: list[Values] = []
@@ -219,32 +221,51 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
         )
         parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
-        both = form._replace(order=BOTH if by["grad"] and along else 2 if along else 1)
-        moved = _add_prefixes(along=by["grad"], gg=along, grad=of["grad"]) if along else _add_prefixes(grad=by["grad"])
-        parts.append(call(both, rest | moved, form.wanted) if by["grad"] or along else {})
-    elif form.order == BOTH:
-        if by["gg"] or by["along"]:
-            parts.append(call(form, rest | _add_prefixes(along=by["along"], gg=by["gg"], grad=of["grad"]), form.wanted))
-        if by["grad"]:
-            parts.append(call(second, rest | _add_prefixes(gg=of["gg"], grad=by["grad"]), form.wanted))
+        next_form = form._replace(order=BWD_TANGENT if tangent_groups["grad"] and along else 2 if along else 1)
+        named_tangents = (
+            _add_prefixes(along=tangent_groups["grad"], gg=along, grad=operand_groups["grad"])
+            if along
+            else _add_prefixes(grad=tangent_groups["grad"])
+        )
+        parts.append(call(next_form, rest | named_tangents, form.wanted) if tangent_groups["grad"] or along else {})
+    elif form.order == BWD_TANGENT:
+        if tangent_groups["gg"] or tangent_groups["along"]:
+            parts.append(
+                call(
+                    form,
+                    rest
+                    | _add_prefixes(
+                        along=tangent_groups["along"], gg=tangent_groups["gg"], grad=operand_groups["grad"]
+                    ),
+                    form.wanted,
+                )
+            )
+        if tangent_groups["grad"]:
+            parts.append(
+                call(second, rest | _add_prefixes(gg=operand_groups["gg"], grad=tangent_groups["grad"]), form.wanted)
+            )
         if along:
-            parts.append(call(second, rest | _add_prefixes(gg=along, grad=of["along"]), form.wanted))
-            parts.append(_tangent(second, values, along, form.wanted))
+            parts.append(call(second, rest | _add_prefixes(gg=along, grad=operand_groups["along"]), form.wanted))
+            parts.append(_compute_tangent(second, values, along, form.wanted))
     elif form.order == 2:
-        if by["gg"]:
-            parts.append(call(form, rest | _add_prefixes(gg=by["gg"], grad=of["grad"]), form.wanted))
-        if by["grad"]:
-            parts.append(call(form, rest | _add_prefixes(gg=of["gg"], grad=by["grad"]), inputs))
+        if tangent_groups["gg"]:
+            parts.append(
+                call(form, rest | _add_prefixes(gg=tangent_groups["gg"], grad=operand_groups["grad"]), form.wanted)
+            )
+        if tangent_groups["grad"]:
+            parts.append(call(form, rest | _add_prefixes(gg=operand_groups["gg"], grad=tangent_groups["grad"]), inputs))
         if along:
-            parts.append(call(third, rest | _add_prefixes(gg=of["gg"], along=along), grads))
-            parts.append(_tangent(form, values, along, inputs))
+            parts.append(call(third, rest | _add_prefixes(gg=operand_groups["gg"], along=along), grads))
+            parts.append(_compute_tangent(form, values, along, inputs))
     else:
         for direction in ("gg", "along"):
-            if by[direction]:
-                pair = {"gg": of["gg"], "along": of["along"]} | {direction: by[direction]}
+            if tangent_groups[direction]:
+                pair = {"gg": operand_groups["gg"], "along": operand_groups["along"]} | {
+                    direction: tangent_groups[direction]
+                }
                 parts.append(call(form, rest | _add_prefixes(**pair), form.wanted))
         if along:
-            parts.append(_tangent(form, values, along, form.wanted))
+            parts.append(_compute_tangent(form, values, along, form.wanted))
     fields = _sum_values(*parts)
     zeros = (type_of(r).to_tangent_aval() for r in results)
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
@@ -260,33 +281,35 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     values = {n: v for n, v in zip(form.names, operands, strict=True) if not ad.is_undefined_primal(v)}
     unknown = [n for n, v in zip(form.names, operands, strict=True) if ad.is_undefined_primal(v)]
     cotangents_by_field = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
-    rest, of = _split_operands(form, values)
-    inputs, by = _split_operands(form, cotangents_by_field)
+    rest, operand_groups = _split_operands(form, values)
+    inputs, cotangent_groups = _split_operands(form, cotangents_by_field)
     prefix = unknown[0].partition("_")[0]
     targets = [n.partition("_")[2] for n in unknown]
-    first, second, third = (form._replace(order=n) for n in (1, 2, SECOND))
+    first, second, third = (form._replace(order=n) for n in (1, 2, SECOND_DERIVATIVE))
     parts: list[Values] = []
     if form.order == 1:  # transpose with respect to the output gradients
         parts.append(call(second, rest | _add_prefixes(gg=inputs), unknown) if inputs else {})
-    elif form.order == BOTH:
+    elif form.order == BWD_TANGENT:
         unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
         fields = (
-            call(second, rest | _add_prefixes(gg=inputs, grad=of["grad"]), list(unknown_to.values())) if inputs else {}
+            call(second, rest | _add_prefixes(gg=inputs, grad=operand_groups["grad"]), list(unknown_to.values()))
+            if inputs
+            else {}
         )
         parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
     elif prefix == "grad":  # transpose of bwd2's input fields
-        fields = call(third, rest | _add_prefixes(gg=of["gg"], along=inputs), unknown) if inputs else {}
+        fields = call(third, rest | _add_prefixes(gg=operand_groups["gg"], along=inputs), unknown) if inputs else {}
         parts.append(fields)
     elif form.order == 2:
-        if by["grad"]:
-            parts.append(call(first, rest | _add_prefixes(grad=by["grad"]), targets))
+        if cotangent_groups["grad"]:
+            parts.append(call(first, rest | _add_prefixes(grad=cotangent_groups["grad"]), targets))
         if inputs:
-            parts.append(call(second, rest | _add_prefixes(gg=inputs, grad=of["grad"]), targets))
-    elif by["grad"]:  # SECOND is symmetric in its directions
-        other = of["gg"] if prefix == "along" else of["along"]
-        parts.append(call(second, rest | _add_prefixes(gg=other, grad=by["grad"]), targets))
+            parts.append(call(second, rest | _add_prefixes(gg=inputs, grad=operand_groups["grad"]), targets))
+    elif cotangent_groups["grad"]:  # SECOND is symmetric in its directions
+        other = operand_groups["gg"] if prefix == "along" else operand_groups["along"]
+        parts.append(call(second, rest | _add_prefixes(gg=other, grad=cotangent_groups["grad"]), targets))
     fields = _sum_values(*parts)
-    wanted = unknown if prefix == "grad" or form.order == BOTH else targets
+    wanted = unknown if prefix == "grad" or form.order == BWD_TANGENT else targets
     named = {n: fields[w] for n, w in zip(unknown, wanted, strict=True) if w in fields}
     return [
         (named[n] if n in named else ad.Zero(v.aval)) if ad.is_undefined_primal(v) else None
@@ -295,16 +318,18 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
 
 
 def _compute_both_terms(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
-    rest, of = _split_operands(form, values)
-    first = call(form._replace(order=1), rest | _add_prefixes(grad=of["along"]), form.wanted)
-    return first, call(form._replace(order=2), rest | _add_prefixes(gg=of["gg"], grad=of["grad"]), form.wanted)
+    rest, operand_groups = _split_operands(form, values)
+    first = call(form._replace(order=1), rest | _add_prefixes(grad=operand_groups["along"]), form.wanted)
+    return first, call(
+        form._replace(order=2), rest | _add_prefixes(gg=operand_groups["gg"], grad=operand_groups["grad"]), form.wanted
+    )
 
 
-def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
+def _differentiate_plain(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     """Return the derivative of the plain form along the gg operands as a function of the inputs, and these inputs."""
-    rest, of = _split_operands(form, values)
+    rest, operand_groups = _split_operands(form, values)
     inputs = {a.name: rest[a.name] for a in form.spec.inputs if a.name in rest}
-    gg = {n: of["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
+    gg = {n: operand_groups["gg"].get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
 
     def plain(x: Values) -> Any:
         return PLAIN[form.name](rest | x, dict(form.sizes + form.attributes))
@@ -312,9 +337,9 @@ def _directional(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
     return lambda x: jax.jvp(plain, (x,), (gg,))[1], inputs
 
 
-def _second_derivative(form: Form, values: Mapping[str, Any]) -> Values:
+def _compute_second_derivative(form: Form, values: Mapping[str, Any]) -> Values:
     """Compute D2F[gg, along] of every output with the plain form."""
-    derivative, inputs = _directional(form, values)
+    derivative, inputs = _differentiate_plain(form, values)
     along = _split_operands(form, values)[1]["along"]
     fields: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
         1
@@ -322,8 +347,8 @@ def _second_derivative(form: Form, values: Mapping[str, Any]) -> Values:
     return fields
 
 
-def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -> Values:
-    """Compute with the plain form the tangents of `SECOND` or of bwd2's derivatives with respect to inputs."""
+def _compute_tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -> Values:
+    """Compute tangents of `SECOND_DERIVATIVE`, or of bwd2's derivatives in inputs, with the plain form."""
     if not wanted:
         return {}
     inputs = {a.name: values[a.name] for a in form.spec.inputs if a.name in values}
@@ -331,9 +356,9 @@ def _tangent(form: Form, values: Values, along: Values, wanted: Sequence[str]) -
     grads = _split_operands(form, values)[1]["grad"]
 
     def fields(x: Values) -> Values:
-        if form.order == SECOND:
-            return {f"grad_{n}": y for n, y in _second_derivative(form, values | x).items()}
-        derivative, _ = _directional(form, values | x)
+        if form.order == SECOND_DERIVATIVE:
+            return {f"grad_{n}": y for n, y in _compute_second_derivative(form, values | x).items()}
+        derivative, _ = _differentiate_plain(form, values | x)
         outputs, pull = jax.vjp(derivative, x)
         return pull({n: grads.get(n, jnp.zeros_like(y)) for n, y in outputs.items()})[0]
 
@@ -365,8 +390,8 @@ def _load_handler() -> None:
 
 
 _load_handler()
-_apart = jax.jit(lambda *operands, form: operator.bind(*operands, form=form), static_argnames="form")
-operator.def_impl(lambda *operands, form: _apart(*operands, form=form))
+_jitted_bind = jax.jit(lambda *operands, form: operator.bind(*operands, form=form), static_argnames="form")
+operator.def_impl(lambda *operands, form: _jitted_bind(*operands, form=form))
 operator.def_abstract_eval(_infer_results)
 ad.primitive_jvps[operator] = _jvp
 ad.primitive_transposes[operator] = _transpose

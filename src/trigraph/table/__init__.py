@@ -12,7 +12,7 @@ from trigraph.table.grammar import (
     Operator,
     evaluate,
     evaluate_shape,
-    names_in,
+    find_names,
 )
 from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
 from trigraph.table.operators import (

@@ -77,7 +77,7 @@ class Array:
     @property
     def dims(self) -> tuple[str, ...]:
         """Size expression of each axis."""
-        return _dims(self.shape)
+        return _split_shape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Definition:
         not_sizes = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
         for array in self.inputs + self.outputs:
             for dim in array.dims:
-                symbols.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in not_sizes))
+                symbols.update(dict.fromkeys(n for n in sorted(find_names(dim)) if n not in not_sizes))
         return (*symbols, *(a.name for a in self.attributes if a.size))
 
     def symbol(self, name: str) -> Symbol:
@@ -217,11 +217,13 @@ class Definition:
         """Return whether the outputs are linear in each input, for these attributes."""
         if not self.linear_when:
             return self.always_multilinear
-        chosen = {a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in names_in(self.linear_when)}
-        places = {
+        chosen = {
+            a.name: (a.choices, values[a.name]) for a in self.attributes if a.name in find_names(self.linear_when)
+        }
+        choice_indices = {
             n: choices.index(v) if isinstance(v, str) and v in choices else -1 for n, (choices, v) in chosen.items()
         }
-        return bool(evaluate(self.linear_when, places))
+        return bool(evaluate(self.linear_when, choice_indices))
 
     @lazy
     def optional(self) -> tuple[str, ...]:
@@ -298,11 +300,13 @@ class Operator:
             for a in Operator(f"{spec.name}_bwd2", 2, spec).fields
         )
         outputs = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
-        more = {"keyword": True, "doc": f"Result of {spec.name}_fwd; recomputed if None."}
-        back = tuple(Argument(**outputs[n] | more, nullable=True, given_back=True) for n in spec.given_back)
+        overrides = {"keyword": True, "doc": f"Result of {spec.name}_fwd; recomputed if None."}
+        reused_results = tuple(
+            Argument(**outputs[n] | overrides, nullable=True, given_back=True) for n in spec.given_back
+        )
         if self.order == 3:
             return tuple(replace(a, half=False) for a in (*gggs, *ggs, *grads, *inputs))
-        arguments = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
+        arguments = ((*inputs,), (*grads, *inputs, *reused_results), (*ggs, *grads, *inputs))[self.order]
         return tuple(a for a in arguments if not self.restriction or a.name in self.restriction.arguments)
 
     @lazy
@@ -391,7 +395,7 @@ class Operator:
     @lazy
     def axes(self) -> tuple[tuple[Argument, tuple[tuple[str, frozenset[str]], ...]], ...]:
         """Array arguments in `binding_order`, each with the expressions of its axes and the symbols in them."""
-        return tuple((a, tuple((dim, names_in(dim)) for dim in a.dims)) for a in self.binding_order)
+        return tuple((a, tuple((dim, find_names(dim)) for dim in a.dims)) for a in self.binding_order)
 
     @lazy
     def index_arguments(self) -> tuple[Argument, ...]:
@@ -439,26 +443,26 @@ class Operator:
 
 # The caches are bounded, because their keys are the expressions of the table.
 @cache
-def _dims(shape: str) -> tuple[str, ...]:
+def _split_shape(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())
 
 
 @cache
-def _code(expression: str) -> CodeType:
+def _compile_expression(expression: str) -> CodeType:
     try:
         return compile(expression, "<operator table>", "eval")
     except SystemError:  # CPython raises SystemError instead of MemoryError if an allocation fails
         raise MemoryError("the system refused memory for an expression of the operator table") from None
 
 
-_NOTHING: dict[str, Any] = {"__builtins__": {}}
+_NO_GLOBALS: dict[str, Any] = {"__builtins__": {}}
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     """Evaluate an expression of the table for given sizes; raise NameError if a symbol has no size yet."""
     if expression in sizes:  # most expressions are a single symbol
         return sizes[expression]
-    return eval(_code(expression), _NOTHING, sizes)
+    return eval(_compile_expression(expression), _NO_GLOBALS, sizes)
 
 
 def evaluate_shape(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -467,6 +471,6 @@ def evaluate_shape(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 @cache
-def names_in(expression: str) -> frozenset[str]:
+def find_names(expression: str) -> frozenset[str]:
     """Return the symbols in an expression."""
     return frozenset(re.findall(r"[a-z_]\w*", expression))

@@ -41,7 +41,7 @@ class GraphKind:
         return tuple(a.name for a in self.arguments if a.optional)
 
     @lazy
-    def _reversed(self) -> frozenset[str]:
+    def _reverse_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.reverse)
 
     @lazy
@@ -61,7 +61,7 @@ class GraphKind:
         for argument, attribute in self._split_paths.get(name) or (("graph", name),):
             graph = values[argument]
             if graph is not None:
-                prepared = graph.prepare() if name in self._reversed else graph
+                prepared = graph.prepare() if name in self._reverse_names else graph
                 return getattr(prepared, attribute)
         return None
 
@@ -69,13 +69,13 @@ class GraphKind:
         """Return the results of `find` for several names."""
         if self.paths:
             return [self.find(name, values) for name in names]
-        graph, reverse = values["graph"], self._reversed
+        graph, reverse = values["graph"], self._reverse_names
         prepared = graph if reverse.isdisjoint(names) else graph.prepare()
         return [getattr(prepared if name in reverse else graph, name) for name in names]
 
 
 @dataclass(frozen=True)
-class GraphParts:
+class GraphAttributes:
     """Names of the attributes that make up a graph object of one class."""
 
     arrays: tuple[str, ...]  # arrays that every operator call needs
@@ -169,8 +169,8 @@ GRAPHS: dict[str, GraphKind] = {
 GRAPHS["triplets or none"] = replace(
     GRAPHS["triplets"], arguments=(GraphArgument("triplets", TRIPLETS_DOC, True, "rad_basis"),)
 )
-GRAPH_PARTS: dict[str, GraphParts] = {
-    "CSC": GraphParts(
+GRAPH_PARTS: dict[str, GraphAttributes] = {
+    "CSC": GraphAttributes(
         tuple(name for name, _ in CSC_FORWARD),
         frozenset(),
         tuple(name for name, _ in CSC_REVERSE),
@@ -184,7 +184,7 @@ GRAPH_PARTS: dict[str, GraphParts] = {
         },
         (("num_src_nodes", "src_offsets", 1), ("num_edges", "row_offsets", 1)),
     ),
-    "EdgeGraph": GraphParts(
+    "EdgeGraph": GraphAttributes(
         (
             # torch.export writes checks of sizes as text and replaces these names in this order. If "src" came before
             # "src_offsets", it would replace the beginning of the longer name.
@@ -203,7 +203,7 @@ GRAPH_PARTS: dict[str, GraphParts] = {
             ),
         },
     ),
-    "Segments": GraphParts(
+    "Segments": GraphAttributes(
         ("index", "offsets", "order"),
         frozenset(),
         (),

@@ -48,7 +48,7 @@ RADIAL_TERMS = "num_edges*num_radial*(num_spherical+1)"
 SUM_TERMS = "num_edges*(num_spherical*num_spherical*n_emb+n_mid*(num_spherical*num_radial+num_spherical*n_emb))"
 
 
-def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
+def _multiply_terms(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
     """Return expressions for the operation counts of fwd, bwd and bwd2, given the counts per term."""
     return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
 
@@ -199,7 +199,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         kinks=(Kink("radial_basis_kinks", "dist"),),
         maxima=BESSEL_MAXIMA,
         terms="num_edges+num_radial*(num_spherical+1)",
-        operations=_times(RADIAL_TERMS, 30, 40, 60),
+        operations=_multiply_terms(RADIAL_TERMS, 30, 40, 60),
         example=Example(
             ("dist, freq = np.array([0.25, 0.6]), np.pi * np.array([1.0, 2.0])",),
             "dist, freq, 2",
@@ -255,7 +255,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="edges",
         maxima=BESSEL_MAXIMA[:2],
         terms="num_edges*num_spherical*num_radial*n_mid+n_emb*n_mid",
-        operations=_times(SUM_TERMS, 4, 12, 32),
+        operations=_multiply_terms(SUM_TERMS, 4, 12, 32),
         restrictions=(
             Restriction(
                 "bwd2_grad",
@@ -363,7 +363,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="csc",
         kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),
         terms="num_positions+3*num_heads*dim_head+num_src_nodes",
-        operations=_times(f"(num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes))", 2, 6, 20),
+        operations=_multiply_terms(
+            f"(num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes))", 2, 6, 20
+        ),
         settings=(
             {"activation": "LeakyReLU", "edge_embedding": None},
             {"activation": "ELU"},
@@ -481,7 +483,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(RAD_BASIS, Array("weight", "interm num_radial", "Weight of BasisEmbedding.", 1)),
         outputs=(Array("rad_W1", "num_edges interm", "Embedded basis of each edge."),),
         terms="num_edges+num_radial+interm",
-        operations=_times("num_edges*num_radial*interm", 2, 4, 8),
+        operations=_multiply_terms("num_edges*num_radial*interm", 2, 4, 8),
         example=Example(
             ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
             "basis, w",
@@ -509,7 +511,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(RAD_BASIS, SPHERICAL_WEIGHT),
         outputs=(Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge."),),
         terms="num_edges+num_radial+interm*num_spherical",
-        operations=_times("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
+        operations=_multiply_terms("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
         example=Example(
             ("basis, w = np.array([[2.0]]), np.arange(4.0).reshape(1, 2, 2)",),
             "basis, w",
@@ -542,7 +544,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("rad_W1", "num_triplets interm", "Embedded basis of each triplet."),),
         graph="triplets",
         terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-        operations=_times("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+        operations=_multiply_terms("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
         example=Example(
             (
                 "triplets = trigraph.Segments(np.array([1, 0, 1]), 2)",
@@ -580,7 +582,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge or atom."),),
         graph="bilinear",
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
-        operations=_times(BILINEAR_TERMS, 2, 6, 24),
+        operations=_multiply_terms(BILINEAR_TERMS, 2, 6, 24),
         settings=({"atoms": None, "idx_in": None}, {}, {"atoms": None}, {"idx_in": None}),
         example=Example(
             (
@@ -641,7 +643,7 @@ BASIS_EMBEDDING = Definition(
     ),
     graph="triplets or none",
     terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-    operations=_times("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
+    operations=_multiply_terms("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
     example=Example(
         ("basis, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.5, 1.0]])",),
         "basis, w",

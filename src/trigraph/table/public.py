@@ -50,11 +50,11 @@ def _indent(text: str) -> list[str]:
     return wrap(text, "    ", "    ")
 
 
-def _describe(name: str, kind: str, text: str) -> list[str]:
-    return [f"{name} : {kind}", *_indent(text)]
+def _describe(name: str, type_text: str, text: str) -> list[str]:
+    return [f"{name} : {type_text}", *_indent(text)]
 
 
-def _doc(a: Argument) -> str:
+def _describe_meaning(a: Argument) -> str:
     left_out = " May be omitted if the following arguments are given by keyword." * (a.nullable and not a.keyword)
     return a.doc + left_out + " The gpu backends also take float16 and bfloat16." * a.half
 
@@ -64,7 +64,7 @@ def _describe_type(a: Argument) -> str:
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
 
-def _raises(op: Operator) -> list[str]:
+def _write_raises(op: Operator) -> list[str]:
     """Return the docstring section that lists every exception and its causes."""
     first, graph = op.definition.inputs[0].name, op.graph
     choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.selective, "backend"])
@@ -90,13 +90,13 @@ def _raises(op: Operator) -> list[str]:
     return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indent(text)))]
 
 
-def _see_also(definition: Definition, *names: str) -> list[str]:
+def _write_see_also(definition: Definition, *names: str) -> list[str]:
     """Return the docstring section that lists related functions and the layers of a definition."""
     layers = (f"torch.nn.{layer}" for layer in definition.layers)
     return ["", "See Also", "--------", *(f"trigraph.{name}" for name in (*names, *layers))]
 
 
-def _example(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
+def _format_example(heads: Sequence[str], statements: Iterable[str], printed: str) -> list[str]:
     """Return the docstring section with an example and the output of its last statement."""
     lines = "\n".join(
         f">>> {s}" if len(s) < 85 else textwrap.fill(s, 88, initial_indent=">>> ", subsequent_indent="...     ")
@@ -118,7 +118,7 @@ def _example_arguments(op: Operator) -> dict[str, str]:
     return given
 
 
-def _result(op: Operator, given: Mapping[str, str]) -> str:
+def _find_printed_field(op: Operator, given: Mapping[str, str]) -> str:
     """Return the name of the result field that an example prints."""
     return op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
 
@@ -126,14 +126,14 @@ def _result(op: Operator, given: Mapping[str, str]) -> str:
 def _write_example(op: Operator) -> list[str]:
     """Return the docstring section with an example of the function in `trigraph`."""
     example, given = op.definition.example, _example_arguments(op)
-    words = ", ".join(given[name] for name in op.parameters if name in given)
+    argument_text = ", ".join(given[name] for name in op.parameters if name in given)
     if op.order == 3:
-        words = ", ".join(f"{n}={given[n]}" for n in op.parameters if given.get(n, "None") != "None")
-    field = "" if op.single else f".{_result(op, given)}"
-    statements = [*example.lines, f"trigraph.{op.name}({words}){field}"]
+        argument_text = ", ".join(f"{n}={given[n]}" for n in op.parameters if given.get(n, "None") != "None")
+    field = "" if op.single else f".{_find_printed_field(op, given)}"
+    statements = [*example.lines, f"trigraph.{op.name}({argument_text}){field}"]
     if any(name.startswith("grad_") for name in op.parameters):
         statements.insert(-1, f"y = trigraph.{op.definition.name}_fwd({example.arguments})")
-    return _example(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
+    return _format_example(("import numpy as np", "import trigraph"), statements, example.prints[op.suffix])
 
 
 def _torch_example(op: Operator) -> list[str]:
@@ -143,7 +143,7 @@ def _torch_example(op: Operator) -> list[str]:
     call = f"trigraph.torch.{op.definition.name}({example.arguments}){'' if op.single else f'.{op.fields[0].name}'}"
     statements = [line.replace("np.array", "torch.tensor").replace("np.", "torch.") for line in example.lines]
     statements.append(f"torch.func.grad(lambda {first}: {call}.sum())({first})")
-    return _example(("import torch, trigraph.torch",), statements, example.prints["torch"])
+    return _format_example(("import torch, trigraph.torch",), statements, example.prints["torch"])
 
 
 def _jax_example(op: Operator) -> list[str]:
@@ -155,7 +155,7 @@ def _jax_example(op: Operator) -> list[str]:
     half = f"({call}**2).sum() / 2" if len(spec.outputs) == 1 else f"sum((y**2).sum() / 2 for y in {call})"
     heads = "import jax, numpy as np, trigraph.jax", 'jax.config.update("jax_enable_x64", True)'
     statements = *example.lines, f"jax.grad(lambda v: {half})({first})"
-    return _example(heads, statements, example.prints["bwd"].replace("array", "Array")[:-1] + ", dtype=float64)")
+    return _format_example(heads, statements, example.prints["bwd"].replace("array", "Array")[:-1] + ", dtype=float64)")
 
 
 def _distributed_example(op: Operator) -> list[str]:
@@ -170,30 +170,30 @@ def _distributed_example(op: Operator) -> list[str]:
     arrays = (*op.arguments, *forward.arguments, *op.fields)
     rows = {a.name: next((d for d in a.dims if d in sizes), "") for a in arrays}
     for name, value in given.items():  # `y` and expressions of `y` already have this rank's rows only
-        whole = rows.get(name) and value[0] not in "Ny"
-        words.setdefault(name, f'part.take({value}, "{rows[name]}")' if whole else value)
+        is_global = rows.get(name) and value[0] not in "Ny"
+        words.setdefault(name, f'part.take({value}, "{rows[name]}")' if is_global else value)
 
-    def call(op: Operator) -> str:
+    def format_call(op: Operator) -> str:
         return f"distributed.{op.name}({', '.join(words[n] for n in (*op.parameters, 'partition') if n in words)})"
 
-    field = _result(op, given)
+    field = _find_printed_field(op, given)
     statements = [
         *example.lines,
         *([] if op.graph else [f"edges = np.arange(len({first}))"]),
         f"part = distributed.partition({graph}, MPI.COMM_WORLD)",
-        *([f"y = {call(forward)}"] if any(name.startswith("grad_") for name in op.parameters) else []),
-        f"mine = {call(op)}{'' if op.single else f'.{field}'}",
+        *([f"y = {format_call(forward)}"] if any(name.startswith("grad_") for name in op.parameters) else []),
+        f"mine = {format_call(op)}{'' if op.single else f'.{field}'}",
         f'part.collect(mine, "{rows[field]}")' if rows[field] else "mine",
     ]
     heads = ("import numpy as np, trigraph", "from mpi4py import MPI", "from trigraph import distributed")
-    return _example(heads, statements, example.prints[op.suffix])
+    return _format_example(heads, statements, example.prints[op.suffix])
 
 
 def summary(op: Operator) -> str:
     """Return a sentence that says what an operator computes."""
-    of = f"{op.definition.name}_{('', 'fwd', 'bwd', 'bwd2')[op.order]}"
-    part = "Part of the vector" if op.restriction else "Vector"
-    return f"{part}-Jacobian product of `{of}`." if op.order else op.definition.summary
+    operator_name = f"{op.definition.name}_{('', 'fwd', 'bwd', 'bwd2')[op.order]}"
+    prefix_text = "Part of the vector" if op.restriction else "Vector"
+    return f"{prefix_text}-Jacobian product of `{operator_name}`." if op.order else op.definition.summary
 
 
 def docstring(op: Operator) -> str:
@@ -202,16 +202,16 @@ def docstring(op: Operator) -> str:
     lines = [summary(op), ""]
     formula = [line for statement in op.formula.split("; ") for line in wrap(statement, "    ", "        ")]
     lines += ["Formula::", "", *formula, "", "Parameters", "----------"]
-    described = {a.name: _describe(a.name, _describe_type(a), _doc(a)) for a in op.arguments}
+    described = {a.name: _describe(a.name, _describe_type(a), _describe_meaning(a)) for a in op.arguments}
     if op.graph:
         for graph in op.graph.arguments:
-            kind = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
-            described[graph.name] = _describe(graph.name, kind, graph.doc)
+            type_text = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
+            described[graph.name] = _describe(graph.name, type_text, graph.doc)
     for attribute in op.attributes:
-        kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
+        type_text = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
-        kind = ("float" if attribute.real else kind) + default
-        described[attribute.name] = _describe(attribute.name, kind, attribute.doc)
+        type_text = ("float" if attribute.real else type_text) + default
+        described[attribute.name] = _describe(attribute.name, type_text, attribute.doc)
     lines += [line for name in op.parameters for line in described[name]]
     if op.selective:
         text = "Fields to compute (default: all). Other fields are None."
@@ -226,8 +226,8 @@ def docstring(op: Operator) -> str:
         lines += _describe(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
     others = [f"{spec.name}_{suffix}" for suffix in spec.example.prints if suffix not in (op.suffix, "torch")]
     lines += [
-        *_raises(op),
-        *_see_also(spec, *others, f"torch.{spec.name}"),
+        *_write_raises(op),
+        *_write_see_also(spec, *others, f"torch.{spec.name}"),
         "",
         "Notes",
         "-----",
@@ -264,7 +264,7 @@ def torch_docstring(op: Operator) -> str:
         "TypeError, ValueError, MemoryError, ImportError",
         f"    As for `trigraph.{op.name}`. Also TypeError for a tensor that is not dense (torch.strided), and",
         "    ValueError for a device that is not a CPU or CUDA device, or for `out` in a call that is differentiated.",
-        *_see_also(spec, op.name),
+        *_write_see_also(spec, op.name),
         "",
         "Notes",
         "-----",
@@ -296,7 +296,7 @@ def jax_docstring(op: Operator) -> str:
         "    has not enabled them, and ValueError for an array that is not on a CPU or was donated.",
         "NotImplementedError",
         "    If a program for a device other than a CPU calls it.",
-        *_see_also(op.definition, op.name, f"torch.{op.definition.name}"),
+        *_write_see_also(op.definition, op.name, f"torch.{op.definition.name}"),
         "",
         "Notes",
         "-----",
@@ -329,7 +329,7 @@ def distributed_docstring(op: Operator) -> str:
         f"    As for `trigraph.{op.name}`, on the rank with the error; ValueError on all ranks if arguments differ.",
         "RuntimeError",
         "    On a rank without an error, if another rank has one.",
-        *_see_also(op.definition, op.name, "distributed.partition"),
+        *_write_see_also(op.definition, op.name, "distributed.partition"),
         *_distributed_example(op),
     ]
     return "\n".join(lines)

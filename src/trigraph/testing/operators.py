@@ -24,8 +24,8 @@ class OperatorError(AssertionError):
         from slopecheck.failures import failures
         from trigraph.verification.terms import TERMS
 
-        told = verdict(result.checks, TERMS)
-        lines = [f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed; {told}"]
+        verdict_text = verdict(result.checks, TERMS)
+        lines = [f"{result.name}: {len(result.failures)} of {len(result.checks)} checks failed; {verdict_text}"]
         for f in failures(result.checks, TERMS):
             lines.append(f"  {f.operator}: {f.what}: {f.count} check{'s'[: f.count > 1]} ({f.where})")
             lines += [f"      {text}" for text in (*f.remarks, *f.trace.splitlines())]
@@ -112,7 +112,7 @@ def verify(
         raise ValueError(f"verify: device is {device!r} and framework is None; expected a framework")
     else:
         subject = make_user_subject(name, operator, function)
-        target = subject.only or name
+        target = subject.implements or name
     settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where), "skip": tuple(skip)}
     make = partial(_Plan, name, {"operators": [target], "implementation": subject, **settings})
     result = Result(name, [], skip, "case", "Checks of", seed, TERMS)

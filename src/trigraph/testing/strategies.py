@@ -24,10 +24,10 @@ def _draw_numbers(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
     """Draw `count` numbers below `bound`, which are sometimes mostly equal; no numbers if `bound` is 0."""
     if not bound:
         return np.zeros(0, index)
-    each = st.integers(0, bound - 1)
+    number_strategy = st.integers(0, bound - 1)
     if draw(st.booleans()):  # a repeated number makes a node of high degree
-        each = st.just(draw(each)) | each
-    return np.array(draw(st.lists(each, min_size=count, max_size=count)), index)
+        number_strategy = st.just(draw(number_strategy)) | number_strategy
+    return np.array(draw(st.lists(number_strategy, min_size=count, max_size=count)), index)
 
 
 def index_dtypes() -> st.SearchStrategy[Any]:
@@ -79,14 +79,14 @@ def edge_graph(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any =
     count = draw(st.integers(0, max_edges // 2)) if nodes else 0
     src, dst = (_draw_numbers(draw, count, nodes, index) for _ in range(2))
     # All pairs have different shifts.
-    half = np.column_stack(
+    forward_edges = np.column_stack(
         [src, dst, np.arange(1, count + 1), *(_draw_numbers(draw, count, 3, index) - 1 for _ in range(2))]
     )
     reverse = np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), bool)
-    back = np.column_stack([dst, src, -half[:, 2:]])[reverse]
-    both = np.concatenate([half, back])
-    both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
-    return EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())
+    backward_edges = np.column_stack([dst, src, -forward_edges[:, 2:]])[reverse]
+    all_edges = np.concatenate([forward_edges, backward_edges])
+    all_edges = all_edges[np.argsort(all_edges[:, 0], kind="stable")].astype(index)
+    return EdgeGraph(all_edges[:, 0].copy(), all_edges[:, 1].copy(), nodes, all_edges[:, 2:].copy())
 
 
 @st.composite

@@ -15,7 +15,7 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
-from trigraph.arrays import cupy_module
+from trigraph.arrays import import_cupy
 
 R = TypeVar("R")
 
@@ -23,9 +23,11 @@ LEGACY = 1  # handle of CUDA's legacy default stream; CuPy would take torch's ha
 CHUNK, SMALL = 1 << 20, 1 << 16  # sizes in bytes of a shared allocation and of the largest array in one
 ALIGNMENT = 512  # alignment of allocations in bytes, as in torch and CuPy
 
-_here = threading.local()  # `device`: index of the device whose torch stream is CuPy's current stream in this thread
+_thread_state = (
+    threading.local()
+)  # `device`: index of the device whose torch stream is CuPy's current stream in this thread
 # Tensors whose memory CuPy arrays use. The key is the tensor's address, which is unique while the tensor exists.
-_tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+_tensors_by_address: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
 def view_array(value: Any, what: str = "a tensor") -> Any:
@@ -91,14 +93,14 @@ def _array_on_device(value: torch.Tensor) -> Any:
 
     DLPack is not used: it lacks bfloat16 and, under CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
     """
-    cupy = cupy_module()
+    cupy = import_cupy()
 
     device = value.device.index
-    if getattr(_here, "device", None) != device:
+    if getattr(_thread_state, "device", None) != device:
         with cupy.cuda.Device(device):
-            ours, theirs = cupy.cuda.get_current_stream(), _get_current_stream(device)
-            if (ours.ptr or LEGACY) != theirs.ptr:
-                ours.wait_event(theirs.record())
+            cupy_stream, torch_stream = cupy.cuda.get_current_stream(), _get_current_stream(device)
+            if (cupy_stream.ptr or LEGACY) != torch_stream.ptr:
+                cupy_stream.wait_event(torch_stream.record())
     memory = cupy.cuda.UnownedMemory(value.data_ptr(), value.nbytes, value, device)
     strides = tuple(n * value.element_size() for n in value.stride())
     pointer = cupy.cuda.MemoryPointer(memory, 0)
@@ -120,17 +122,17 @@ def is_batched(tensor: torch.Tensor) -> bool:
     return unwrap is not None and unwrap(tensor, recurse=False).dim() > tensor.dim()
 
 
-class _Found:
+class _TensorHolder:
     """Mutable holder of a tensor. torch.func would copy a list that it passes to a function, but not this object."""
 
     tensor: torch.Tensor
 
 
 class _InnermostTensor(torch.autograd.Function):
-    """Store a tensor in a `_Found`; torch removes torch.func's wrappers before it calls `forward`."""
+    """Store a tensor in a `_TensorHolder`; torch removes torch.func's wrappers before it calls `forward`."""
 
     @staticmethod
-    def forward(tensor: torch.Tensor, holder: _Found) -> torch.Tensor:
+    def forward(tensor: torch.Tensor, holder: _TensorHolder) -> torch.Tensor:
         holder.tensor = tensor.detach()
         return tensor.new_empty(0)
 
@@ -143,18 +145,18 @@ class _InnermostTensor(torch.autograd.Function):
         return None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, tensor: torch.Tensor, holder: _Found) -> Any:
+    def vmap(info: Any, in_dims: Any, tensor: torch.Tensor, holder: _TensorHolder) -> Any:
         raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
 
 
-def innermost_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def unwrap_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor inside torch.func's wrappers; raise ValueError if torch.vmap has batched the tensor."""
-    holder = _Found()
+    holder = _TensorHolder()
     _InnermostTensor.apply(forward_ad.unpack_dual(tensor).primal, holder)  # type: ignore[no-untyped-call]
     return holder.tensor
 
 
-def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
+def call_in_new_thread(function: Callable[..., R], *args: Any) -> R:
     """Call a function in a new thread, on the caller's CUDA stream, and return its result.
 
     Dispatch modes, transforms of torch.func, inference mode and default devices are thread-local. Tensors created in a
@@ -163,14 +165,16 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
     outcome: Future[R] = Future()
 
-    def run() -> None:
+    def call_and_store() -> None:
         try:
             with torch.cuda.stream(stream):
                 outcome.set_result(function(*args))
         except BaseException as error:
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=run)  # starting a thread takes half as long as starting a pool with one thread
+    thread = threading.Thread(
+        target=call_and_store
+    )  # starting a thread takes half as long as starting a pool with one thread
     thread.start()
     thread.join()
     return outcome.result()
@@ -187,10 +191,10 @@ def as_array(value: torch.Tensor, what: str) -> Any:
     except RuntimeError:  # the tensor is a torch.func wrapper, or torch.func would wrap the result
         pass
     try:
-        value = innermost_tensor(value)
+        value = unwrap_tensor(value)
     except ValueError:  # a batched tensor's memory has one more dimension
         return value
-    return in_plain_thread(view_array, value, what)
+    return call_in_new_thread(view_array, value, what)
 
 
 def tensor_from(array: Any) -> torch.Tensor:
@@ -199,14 +203,14 @@ def tensor_from(array: Any) -> torch.Tensor:
         if array.dtype.kind == "V":  # ml_dtypes.bfloat16
             return tensor_from(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
-    owner = _tensors.get(array.data.mem.ptr) if array.flags.c_contiguous else None
+    owner = _tensors_by_address.get(array.data.mem.ptr) if array.flags.c_contiguous else None
     if owner is None:
         return torch.utils.dlpack.from_dlpack(array)
     begin = array.data.ptr - owner.data_ptr()
     return owner[begin : begin + array.nbytes].view(getattr(torch, array.dtype.name)).view(array.shape)
 
 
-class _Handle:
+class _StreamHandle:
     """Stream with the ``__cuda_stream__`` protocol, which torch's own streams support since version 2.9."""
 
     def __init__(self, handle: int) -> None:
@@ -218,7 +222,7 @@ class _Handle:
 
 @functools.lru_cache(maxsize=256)  # one stream per device and handle
 def _wrap_stream(device: int, handle: int) -> Any:
-    return cupy_module().cuda.Stream.from_external(_Handle(handle))
+    return import_cupy().cuda.Stream.from_external(_StreamHandle(handle))
 
 
 def _get_current_stream(device: int) -> Any:
@@ -247,7 +251,7 @@ class _Allocator:
     def _memory(self, size: int) -> Any:
         tensor = torch.empty(size, dtype=torch.uint8, device=self.device)
         if size:
-            _tensors[tensor.data_ptr()] = tensor
+            _tensors_by_address[tensor.data_ptr()] = tensor
         return self.cuda.UnownedMemory(tensor.data_ptr(), size, tensor, self.device.index)
 
 
@@ -260,16 +264,16 @@ def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
     if not tensor.is_cuda:
         yield
         return
-    cupy = cupy_module()
+    cupy = import_cupy()
 
-    device, before = tensor.device.index, getattr(_here, "device", None)
+    device, previous_device = tensor.device.index, getattr(_thread_state, "device", None)
     with (
         cupy.cuda.Device(device),
         _get_current_stream(device),
         cupy.cuda.using_allocator(_Allocator(cupy.cuda, tensor.device, shares)),
     ):
-        _here.device = device
+        _thread_state.device = device
         try:
             yield
         finally:
-            _here.device = before
+            _thread_state.device = previous_device

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trigraph.table import GRAPH_PARTS, SYMBOLS, Array
-from trigraph.torch.graphs import assemble, numbers, tensors, uncompiled
+from trigraph.torch.graphs import assemble, exclude_from_compilation, list_numbers, tensors
 from trigraph.torch.signatures import apply_to_entries
 
 MOST_ROWS = 1 << 16  # row limit of arrays that combine batch entries; larger arrays need more memory and are not faster
@@ -19,26 +19,26 @@ def find_member_axis(array: Array) -> int | None:
     return next((k for k, dim in enumerate(array.dims) if dim in SYMBOLS and SYMBOLS[dim].minimum == 0), None)
 
 
-def copy_graph(graph: Any, number: int, reverse: bool) -> Any:
-    """Return `number` disjoint copies of a graph as one graph of tensors, with reverse arrays if `reverse`."""
+def copy_graph(graph: Any, num_copies: int, reverse: bool) -> Any:
+    """Return `num_entries` disjoint copies of a graph as one graph of tensors, with reverse arrays if `reverse`."""
     parts = GRAPH_PARTS[type(graph).__name__]
     given = dict(zip((*parts.arrays, *parts.reverse), tensors(graph, reverse), strict=True))
     for size, names in parts.numbered.items():
         for name in names:
-            given[name] = _repeat_array(given[name], "offsets" in name, getattr(graph, size), number)
-    named = zip(parts.numbers, numbers(graph), strict=True)
-    counts = [n * number if name in parts.numbered else n for name, n in named]
+            given[name] = _repeat_array(given[name], "offsets" in name, getattr(graph, size), num_copies)
+    named = zip(parts.numbers, list_numbers(graph), strict=True)
+    counts = [n * num_copies if name in parts.numbered else n for name, n in named]
     return assemble(type(graph).__name__, tuple(given.values()), counts)
 
 
-def _repeat_array(t: Tensor | None, is_offsets: bool, size: int, number: int) -> Tensor | None:
-    """Return `number` concatenated copies of indices or offsets, where copy k is shifted by ``k * size``."""
+def _repeat_array(t: Tensor | None, is_offsets: bool, size: int, num_copies: int) -> Tensor | None:
+    """Return `num_entries` concatenated copies of indices or offsets, where copy k is shifted by ``k * size``."""
     if t is None:
         return None
-    shifts = size * torch.arange(number, dtype=t.dtype, device=t.device)[:, None]
+    shifts = size * torch.arange(num_copies, dtype=t.dtype, device=t.device)[:, None]
     if is_offsets:
-        return torch.cat([(t[:-1] + shifts).flatten(), t.new_full((1,), size * number)])
-    return _shift_members(t.expand(number, -1), shifts).flatten()
+        return torch.cat([(t[:-1] + shifts).flatten(), t.new_full((1,), size * num_copies)])
+    return _shift_members(t.expand(num_copies, -1), shifts).flatten()
 
 
 def _shift_members(t: Tensor, shifts: Tensor) -> Tensor:
@@ -58,44 +58,50 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     lasts = [n - 1 for n in itertools.accumulate(lengths, initial=op.num_arrays)][1:]
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        number = info.batch_size
-        if number == 0:
+        num_entries = info.batch_size
+        if num_entries == 0:
             moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
             one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
-            return _place_batches_first([t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,))])
-        step = _entries_at_once(in_dims, args)
+            return _pair_with_batch_dims(
+                [t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,))]
+            )
+        step = count_entries_per_call(in_dims, args)
         if step == 1:
-            return apply_to_entries(apply, number, in_dims, args)
-        alone: Sequence[Any] = ()
+            return apply_to_entries(apply, num_entries, in_dims, args)
+        results_per_entry: Sequence[Any] = ()
         if op.op.selective and not {*common}.isdisjoint(wanted := args[-1].split(",")):
             *given, _ = args
             some = ",".join(n for n in wanted if n in common)
-            alone = apply_to_entries(apply, number, in_dims, (*given, some))[0]
+            results_per_entry = apply_to_entries(apply, num_entries, in_dims, (*given, some))[0]
             wanted = [n for n in wanted if n not in common]
             if not wanted:
-                return _place_batches_first(alone)
+                return _pair_with_batch_dims(results_per_entry)
             args = (*given, ",".join(wanted))
-        chunks = [together(in_dims, args, k, min(step, number - k)) for k in range(0, number, step)]
+        chunks = [compute_entries(in_dims, args, k, min(step, num_entries - k)) for k in range(0, num_entries, step)]
         results = [torch.cat(column) if len(column) > 1 else column[0] for column in zip(*chunks, strict=True)]
-        if alone:
-            results = [a if f.name in common else t for f, t, a in zip(op.op.fields, results, alone, strict=True)]
-        return _place_batches_first(results)
+        if results_per_entry:
+            results = [
+                a if f.name in common else t for f, t, a in zip(op.op.fields, results, results_per_entry, strict=True)
+            ]
+        return _pair_with_batch_dims(results)
 
-    def together(in_dims: Sequence[int | None], args: Sequence[Any], begin: int, number: int) -> list[Tensor]:
-        """Compute the entries ``begin .. begin+number-1`` in one call, and return their stacked results."""
+    def compute_entries(
+        in_dims: Sequence[int | None], args: Sequence[Any], begin: int, num_entries: int
+    ) -> list[Tensor]:
+        """Compute the entries ``begin .. begin+num_entries-1`` in one call, and return their stacked results."""
         arrays, keywords = op.unflatten(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
         shifts: Any = None  # added to the indices in each copy
         if indices:
             like = arrays[op.first]
-            shifts = graphs["graph"].num_positions * torch.arange(number, device=like.device)[:, None, None]
-        keywords |= {name: copy_graph(graph, number, reverse) for name, graph in graphs.items()}
+            shifts = graphs["graph"].num_positions * torch.arange(num_entries, device=like.device)[:, None, None]
+        keywords |= {name: copy_graph(graph, num_entries, reverse) for name, graph in graphs.items()}
         for k, (name, dim) in enumerate(zip(op.array_names, in_dims, strict=False)):
             t, axis = arrays[k], axes[name]
             if t is None or axis is None:
                 continue
-            t = t.expand(number, *t.shape) if dim is None else t.movedim(dim, 0)[begin : begin + number]
+            t = t.expand(num_entries, *t.shape) if dim is None else t.movedim(dim, 0)[begin : begin + num_entries]
             t = _shift_members(t, shifts.to(t.dtype)) if name in indices else t
             arrays[k] = t.movedim(0, axis).flatten(axis, axis + 1)
         results = apply(*op.flatten(arrays, keywords, reverse))
@@ -103,13 +109,13 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         for f, t in zip(op.op.fields, results if isinstance(results, tuple) else (results,), strict=True):
             axis = axes[f.name]
             if axis is None or t.dim() <= axis:  # a field that was not requested is empty
-                stacked.append(t.expand(number, *t.shape))
+                stacked.append(t.expand(num_entries, *t.shape))
                 continue
-            t = t.unflatten(axis, (number, t.shape[axis] // number)).movedim(axis, 0)
+            t = t.unflatten(axis, (num_entries, t.shape[axis] // num_entries)).movedim(axis, 0)
             stacked.append(_shift_members(t, -shifts.to(t.dtype)) if f.name in indices and t.numel() else t)
         return stacked
 
-    def _entries_at_once(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:
+    def count_entries_per_call(in_dims: Sequence[int | None], args: Sequence[Any]) -> int:
         if any(d is not None for d in in_dims[op.num_arrays : op.num_tensors]):
             return 1  # each entry has its own graph
         rows = [t.shape[0] for t in args[op.num_arrays : op.num_tensors] if t is not None]
@@ -123,9 +129,9 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
             return 1  # symbolic sizes cannot be checked, so the indices of several copies of the graph might overflow
         return max(1, MOST_ROWS // max(1, *rows))
 
-    return uncompiled(rule)
+    return exclude_from_compilation(rule)
 
 
-def _place_batches_first(results: Sequence[Tensor]) -> tuple[Any, Any]:
+def _pair_with_batch_dims(results: Sequence[Tensor]) -> tuple[Any, Any]:
     """Return results and their batch dimensions (all 0) as a torch.vmap rule must return them."""
     return (tuple(results), (0,) * len(results)) if len(results) > 1 else (results[0], 0)

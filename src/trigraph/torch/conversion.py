@@ -75,7 +75,7 @@ class Conversion:
         return "\n".join(f"{path:{first}}  {original:{second}}  {note}" for path, original, note in rows)
 
 
-class _Unfit(Exception):
+class _UnsupportedLayer(Exception):
     """Signals that a layer cannot be converted; the message is the reason."""
 
 
@@ -87,56 +87,60 @@ FLOATS = (torch.float32, torch.float64)
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def _check_submodules(layer: Module, kinds: Iterable[type[Module]], as_they_are: tuple[str, ...] = ()) -> None:
+def _check_submodules(layer: Module, kinds: Iterable[type[Module]], unchecked: tuple[str, ...] = ()) -> None:
     """Raise if a submodule has hooks or its class is not in `kinds`, or if any instance overrides a method.
 
-    Attributes and submodules named in `as_they_are` are not checked. Hooks on `layer` itself are allowed.
+    Attributes and submodules named in `unchecked` are not checked. Hooks on `layer` itself are allowed.
     """
     for path, part in layer.named_modules():
-        if not set(path.split(".")).isdisjoint(as_they_are):
+        if not set(path.split(".")).isdisjoint(unchecked):
             continue
         if part is not layer and type(part) not in kinds:
-            raise _Unfit(f"its {path} is a {_name_class(type(part))}, which its constructor does not create")
+            raise _UnsupportedLayer(f"its {path} is a {_name_class(type(part))}, which its constructor does not create")
         if part is not layer and has_hooks(part):
-            raise _Unfit(f"its {path} has hooks")
+            raise _UnsupportedLayer(f"its {path} has hooks")
         for name, value in vars(part).items():
-            if name not in as_they_are and (callable(value) or callable(getattr(type(part), name, None))):
-                raise _Unfit(f"its {f'{path}.{name}'.strip('.')} is replaced on the instance")
+            if name not in unchecked and (callable(value) or callable(getattr(type(part), name, None))):
+                raise _UnsupportedLayer(f"its {f'{path}.{name}'.strip('.')} is replaced on the instance")
 
 
 def _check_parameters(
-    layer: Module, make: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
+    layer: Module, make_reference: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
-    """Raise unless all parameters are plain, share a dtype, and have the names and shapes of ``make()``'s."""
+    """Raise unless all parameters are plain, share a dtype, and have the names and shapes of ``make_reference()``'s."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
-            raise _Unfit(f"its {name} is a {_name_class(type(parameter))}; expected a torch.nn.Parameter")
+            raise _UnsupportedLayer(f"its {name} is a {_name_class(type(parameter))}; expected a torch.nn.Parameter")
         if parameter.dtype not in dtypes or parameter.dtype != next(iter(parameters.values())).dtype:
-            raise _Unfit(f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}")
-    if make is None:
+            raise _UnsupportedLayer(
+                f"its {name} has dtype {parameter.dtype}; expected all of {' or of '.join(map(str, dtypes))}"
+            )
+    if make_reference is None:
         return
     try:
         with torch.device("meta"):  # on the meta device, parameters are neither allocated nor initialized
-            like = dict(make().named_parameters(remove_duplicate=False))
+            reference = dict(make_reference().named_parameters(remove_duplicate=False))
     except (TypeError, ValueError) as error:
-        raise _Unfit(str(error)) from None
-    if parameters.keys() != like.keys():
-        raise _Unfit(f"it has parameters {', '.join(parameters)}; expected {', '.join(like)}")
-    for name, expected in like.items():
+        raise _UnsupportedLayer(str(error)) from None
+    if parameters.keys() != reference.keys():
+        raise _UnsupportedLayer(f"it has parameters {', '.join(parameters)}; expected {', '.join(reference)}")
+    for name, expected in reference.items():
         lazy = any(isinstance(p, UninitializedParameter) for p in (expected, parameters[name]))
         if not lazy and parameters[name].shape != expected.shape:
-            raise _Unfit(f"its {name} has shape {tuple(parameters[name].shape)}; expected {tuple(expected.shape)}")
+            raise _UnsupportedLayer(
+                f"its {name} has shape {tuple(parameters[name].shape)}; expected {tuple(expected.shape)}"
+            )
 
 
-def _make_gat(layer: Any) -> _Changes:
+def _plan_gat(layer: Any) -> _Changes:
     from torch_geometric.nn import Linear
     from torch_geometric.nn.aggr import SumAggregation
 
     from trigraph.torch import pyg
 
     if reason := pyg.why_not(layer):
-        raise _Unfit(reason)
+        raise _UnsupportedLayer(reason)
     _check_submodules(layer, (Linear, torch.nn.Linear, SumAggregation))
     arguments = {name: getattr(layer, name) for name in inspect.signature(nn.GATConv).parameters if name != "bias"}
     _check_parameters(layer, lambda: nn.GATConv(**arguments, bias=layer.bias is not None), (*FLOATS, *HALVES))
@@ -146,7 +150,7 @@ def _make_gat(layer: Any) -> _Changes:
 def _require_within_bounds(name: str, value: int) -> int:
     low, *high = BOUNDS[name]
     if value < low or value > max(high, default=value):
-        raise _Unfit(f"{name} is {value}; trigraph supports {' to '.join(map(str, (low, *high)))}")
+        raise _UnsupportedLayer(f"{name} is {value}; trigraph supports {' to '.join(map(str, (low, *high)))}")
     return value
 
 
@@ -160,14 +164,14 @@ class _Unused(Module):
         return {name: value for name, value in vars(self).items() if name not in ("sph_funcs", "bessel_funcs")}
 
 
-def _classes_beside(model: Module) -> tuple[type[Module], ...]:
+def _list_module_classes(model: Module) -> tuple[type[Module], ...]:
     """Return the classes from the file that defines a model, and the torch.nn classes that the model uses."""
     name = type(model).__module__
     beside = [c for c in vars(sys.modules[name]).values() if isinstance(c, type) and c.__module__ == name]
     return (*beside, torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList)
 
 
-def _like_dimenet(model: Any, sizes: dict[str, int], exponent: int) -> Module:
+def _build_dimenet(model: Any, sizes: dict[str, int], exponent: int) -> Module:
     """Return a trigraph DimeNet++ with the sizes of `model`, a PyTorch Geometric DimeNet++."""
     output, blocks = model.output_blocks[0], model.interaction_blocks
     first = blocks[0] if len(blocks) else None
@@ -189,58 +193,58 @@ def _like_dimenet(model: Any, sizes: dict[str, int], exponent: int) -> Module:
     )
 
 
-def _make_dimenet(model: Any) -> _Changes:
+def _plan_dimenet(model: Any) -> _Changes:
     sizes = {
         "num_spherical": _require_within_bounds("num_spherical", model.sbf.num_spherical),
         "num_radial": _require_within_bounds("num_radial", model.sbf.num_radial),
     }
     exponent = _require_within_bounds("envelope_exponent", model.rbf.envelope.p - 1)
 
-    def act(block: Any) -> dict[str, Any]:
+    def replace_silu(block: Any) -> dict[str, Any]:
         """Replace a SiLU by trigraph's, whose second derivatives are faster; keep any other activation."""
         if type(block.act) is torch.nn.SiLU:
             return {"act": SiLU()}
         return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
 
     radial = {"num_spherical": sizes["num_spherical"], "envelope_exponent": exponent}
-    _check_submodules(model, _classes_beside(model), ("act",))
-    _check_parameters(model, lambda: _like_dimenet(model, sizes, exponent))
+    _check_submodules(model, _list_module_classes(model), ("act",))
+    _check_parameters(model, lambda: _build_dimenet(model, sizes, exponent))
     for name, values in {
         "cutoff": (model.cutoff, model.rbf.cutoff, model.sbf.cutoff),
         "envelope_exponent": (exponent, model.sbf.envelope.p - 1),
         "num_radial": (sizes["num_radial"], model.sbf.num_radial),
     }.items():
         if len(set(values)) > 1:
-            raise _Unfit(f"{name} is {' and '.join(map(str, values))} in its parts; expected one number")
+            raise _UnsupportedLayer(f"{name} is {' and '.join(map(str, values))} in its parts; expected one number")
     changes: _Changes = [
         (model, dimenet.DimeNetPlusPlus, {"out_channels": model.output_blocks[0].lin.out_features}),
         (model.rbf, dimenet.RadialBasis, radial),
         (model.sbf, _Unused, {}),
-        (model.emb, dimenet.EmbeddingBlock, act(model.emb)),
+        (model.emb, dimenet.EmbeddingBlock, replace_silu(model.emb)),
     ]
     for block in model.output_blocks:
-        changes.append((block, dimenet.OutputBlock, act(block)))
+        changes.append((block, dimenet.OutputBlock, replace_silu(block)))
     for block in model.interaction_blocks:
-        changes.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **act(block)}))
+        changes.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **replace_silu(block)}))
         for residual in (*block.layers_before_skip, *block.layers_after_skip):
-            changes.append((residual, dimenet.ResidualBlock, act(residual)))
+            changes.append((residual, dimenet.ResidualBlock, replace_silu(residual)))
     return changes
 
 
 def _same_arguments(layer: Module, cls: type[Module]) -> None:
     """Raise unless both `forward` methods have the same parameters, unlike fairchem's gemnet_gp classes."""
-    theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
-    if theirs != ours:
-        raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
+    original_names, own_names = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
+    if original_names != own_names:
+        raise _UnsupportedLayer(f"its forward takes {', '.join(original_names)}; expected {', '.join(own_names)}")
 
 
-def _basis_embedding(layer: Any) -> _Changes:
+def _plan_basis_embedding(layer: Any) -> _Changes:
     _same_arguments(layer, nn.BasisEmbedding)
     _check_submodules(layer, ())
     _check_parameters(layer)
     shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
     if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
-        raise _Unfit(f"weight has shape {shape}, which differs from fairchem-core 1.10")
+        raise _UnsupportedLayer(f"weight has shape {shape}, which differs from fairchem-core 1.10")
     return [(layer, nn.BasisEmbedding, {"padded": True})]
 
 
@@ -248,11 +252,11 @@ def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...
     """Return the module classes in a fairchem Dense layer without activation, of which only the weight is used."""
     kind, package = type(dense), type(layer).__module__.partition(".")[0]
     if kind.__name__ != "Dense" or kind.__module__.partition(".")[0] != package:
-        raise _Unfit(f"its bilinear is a {_name_class(kind)}; expected the Dense of {package}")
+        raise _UnsupportedLayer(f"its bilinear is a {_name_class(kind)}; expected the Dense of {package}")
     return (kind, torch.nn.Linear, torch.nn.Identity)
 
 
-def _make_bilinear(layer: Any) -> _Changes:
+def _plan_bilinear(layer: Any) -> _Changes:
     kinds: tuple[type[Module], ...] = ()
     if hasattr(layer, "bilinear"):
         kinds = _list_dense_classes(layer, layer.bilinear)
@@ -263,29 +267,31 @@ def _make_bilinear(layer: Any) -> _Changes:
         shape = (layer.emb_size, layer.emb_size_interm, layer.units_out)
         replacement, weight, bias = MatterGenBilinear, layer.weight, None
     else:
-        raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
+        raise _UnsupportedLayer("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
     _same_arguments(layer, replacement)
     _check_submodules(layer, kinds)
     if tuple(weight.shape) != shape or bias is not None:
-        raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
+        raise _UnsupportedLayer(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
     _check_parameters(layer)
     return [(layer, replacement, {})]
 
 
-def _make_pair_interaction(layer: Any) -> _Changes:
+def _plan_pair_interaction(layer: Any) -> _Changes:
     _same_arguments(layer, PairInteraction)
-    called = ("down_projection", "scale_rbf_sum", "up_projection")
-    _check_submodules(layer, _list_dense_classes(layer, layer.bilinear), called)
+    unchecked = ("down_projection", "scale_rbf_sum", "up_projection")
+    _check_submodules(layer, _list_dense_classes(layer, layer.bilinear), unchecked)
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     emb_in = layer.down_projection.linear.out_features
     if weight.shape[1] % emb_in or bias is not None:
         expected = f"a second size that is a multiple of {emb_in}, the width of down_projection"
-        raise _Unfit(f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias")
+        raise _UnsupportedLayer(
+            f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias"
+        )
     _check_parameters(layer.bilinear)
     return [(layer, PairInteraction, {})]
 
 
-class _Known(NamedTuple):
+class _SupportedClass(NamedTuple):
     """Top-level packages that define a supported class, and the function that lists the changes needed for a layer."""
 
     packages: tuple[str, ...]
@@ -293,11 +299,11 @@ class _Known(NamedTuple):
 
 
 _KNOWN = {
-    "GATConv": _Known(("torch_geometric",), _make_gat),
-    "DimeNetPlusPlus": _Known(("torch_geometric",), _make_dimenet),
-    "BasisEmbedding": _Known(("fairchem", "ocpmodels"), _basis_embedding),
-    "EfficientInteractionBilinear": _Known(("fairchem", "ocpmodels", "mattergen"), _make_bilinear),
-    "PairInteraction": _Known(("fairchem", "ocpmodels"), _make_pair_interaction),
+    "GATConv": _SupportedClass(("torch_geometric",), _plan_gat),
+    "DimeNetPlusPlus": _SupportedClass(("torch_geometric",), _plan_dimenet),
+    "BasisEmbedding": _SupportedClass(("fairchem", "ocpmodels"), _plan_basis_embedding),
+    "EfficientInteractionBilinear": _SupportedClass(("fairchem", "ocpmodels", "mattergen"), _plan_bilinear),
+    "PairInteraction": _SupportedClass(("fairchem", "ocpmodels"), _plan_pair_interaction),
 }
 
 
@@ -305,7 +311,7 @@ def _name_class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _yield_candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
+def _yield_candidates(model: Module) -> Iterator[tuple[str, Module, _SupportedClass, str | None]]:
     """Yield (path, layer, `_KNOWN` entry, None or a reason not to convert) for layers of known or derived classes."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
@@ -388,9 +394,9 @@ def convert(model: Module) -> Conversion:
         original = _name_class(type(layer))
         try:
             if reason is not None:
-                raise _Unfit(reason)
+                raise _UnsupportedLayer(reason)
             changes = entry.changes(layer)
-        except _Unfit as unfit:
+        except _UnsupportedLayer as unfit:
             conversion.left.append(Layer(path, original, str(unfit)))
             continue
         except AttributeError as error:

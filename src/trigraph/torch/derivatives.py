@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from trigraph.backends.choice import supports_third
-from trigraph.backends.third import multilinear
-from trigraph.checks import choice_number
+from trigraph.backends.third import compose_multilinear
+from trigraph.checks import find_choice
 from trigraph.table import evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.library import LIBRARY, OPERATORS_OF_TORCH, TorchOperator, has_tangents
-from trigraph.torch.native import REFUSED
-from trigraph.torch.plain import curvature
+from trigraph.torch.native import REFUSAL_ERRORS
+from trigraph.torch.plain import make_curvature
 
 
 class Derivative:
@@ -31,12 +31,12 @@ class Derivative:
         self.inputs = tuple(a.name for a in self.spec.inputs)
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
-        self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Cached results of `chosen`, by the choices of a call, which determine the fields and what bwd reuses.
-        self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
+        self.output_positions = [i for i, n in enumerate(self.fields) if n in self.outputs]
+        # Cached results of `classify_fields`, by the choices of a call, which determine the fields and what bwd reuses.
+        self.choice_cache: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
-    def later(self) -> tuple[TorchOperator, TorchOperator]:
+    def higher_orders(self) -> tuple[TorchOperator, TorchOperator]:
         """Operators X_bwd and X_bwd2 of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
@@ -45,18 +45,22 @@ class Derivative:
         count = self.op.num_tensors
         results = output if isinstance(output, tuple) else (output,)
         ctx.rest = inputs[count:]
-        left, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
+        nondifferentiable, result_positions = self.classify_fields(
+            dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True))
+        )
         # Save graph tensors, too: autograd frees saved tensors after the backward pass, and raises if one was modified.
-        saved = (*inputs[:count], *[None if i is None else results[i] for i in places])
+        saved = (*inputs[:count], *[None if i is None else results[i] for i in result_positions])
         ctx.save_for_backward(*saved)
         if forwards:
             ctx.save_for_forward(*saved)
-        ctx.shapes = [results[i].shape for i in self.output_places]
+        ctx.shapes = [results[i].shape for i in self.output_positions]
         ctx.set_materialize_grads(False)
-        if left:
-            ctx.mark_non_differentiable(*[t for n, t in zip(self.fields, results, strict=True) if n in left])
+        if nondifferentiable:
+            ctx.mark_non_differentiable(
+                *[t for n, t in zip(self.fields, results, strict=True) if n in nondifferentiable]
+            )
 
-    def chosen(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
+    def classify_fields(self, keywords: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
         """Return the fields without a derivative, and the positions of results that bwd reuses.
 
         Fields that were not requested, or do not exist for these attributes, have no derivative. A position is None if
@@ -65,13 +69,13 @@ class Derivative:
         if self.op.op.selective:
             return frozenset(self.fields).difference(keywords["wanted"].split(",")), []
         key = tuple([keywords[name] for name in self.op.op.choices])
-        choice = self.of_choices.get(key)
+        choice = self.choice_cache.get(key)
         if choice is None:
-            choices = {a.name: choice_number(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices}
+            choices = {a.name: find_choice(a.choices, keywords[a.name]) for a in self.op.op.attributes if a.choices}
             absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
             unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
-            places = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
-            choice = self.of_choices[key] = self.constants | absent, places
+            result_positions = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
+            choice = self.choice_cache[key] = self.constants | absent, result_positions
         return choice
 
     def arguments(self, ctx: Any, saved: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -98,26 +102,30 @@ class Derivative:
     def third(self, values: Mapping[str, Any], keywords: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Any:
         """Return a function that maps names of bwd2's arguments to gradients, given cotangents of bwd2's fields.
 
-        For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.multilinear`) that
-        can be differentiated again. Other operators use X_bwd3 if the backend has it, gradients are disabled and no
-        array has a tangent; otherwise they use the plain form.
+        For a multilinear operator, X_bwd and X_bwd2 compute gradients (`trigraph.backends.third.compose_multilinear`)
+        that can be differentiated again. Other operators use X_bwd3 if the backend has it, gradients are disabled and
+        no array has a tangent; otherwise they use the plain form.
         """
         if not self.spec.is_multilinear(keywords):
             bwd3 = OPERATORS_OF_TORCH[f"{self.spec.name}_bwd3"]
             backend = keywords["backend"] or ("gpu" if values[self.inputs[0]].is_cuda else "fortran")
-            further = torch.is_grad_enabled() or has_tangents(
+            may_be_differentiated = torch.is_grad_enabled() or has_tangents(
                 [*map(values.get, self.op.array_names), *cotangents.values()]
             )
-            if further or not supports_third(backend, bwd3.op, keywords):
-                return partial(self.gradients, self.curvature(values, keywords, cotangents, {}), alone=not further)
-            along = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
-            return lambda wanted: self.call(bwd3, along, keywords, [n for n in wanted if n in bwd3.fields])
+            if may_be_differentiated or not supports_third(backend, bwd3.op, keywords):
+                return partial(
+                    self.gradients,
+                    self.curvature(values, keywords, cotangents, {}),
+                    is_last_derivative=not may_be_differentiated,
+                )
+            bwd3_values = {**values, **{f"ggg_{n}": t for n, t in cotangents.items()}}
+            return lambda wanted: self.call(bwd3, bwd3_values, keywords, [n for n in wanted if n in bwd3.fields])
         names = [n for n in self.inputs if values[n] is not None]
 
-        def call(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-            return self.call(self.later[order - 1], changed, keywords, fields)
+        def compute_order(order: int, changed: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+            return self.call(self.higher_orders[order - 1], changed, keywords, fields)
 
-        return lambda wanted: multilinear(names, values, cotangents, wanted, call)
+        return lambda wanted: compose_multilinear(names, values, cotangents, wanted, compute_order)
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the requested gradients of the arguments, and None for the other arguments."""
@@ -133,47 +141,49 @@ class Derivative:
         prefixed = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in prefixed.values()):
             prefixed = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in prefixed.items() if t is not None}
-        op = self.later[self.order]
+        op = self.higher_orders[self.order]
         names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
         fields = [f.name for f in op.op.fields if f.name in names]
         grads = self.call(op, values | prefixed, keywords, fields)
         return (*(grads.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
+    def compute_plain_gradients(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> Any:
         """Compute `backward` in C++ for a plain call of X_fwd that is differentiated once; otherwise return None.
 
         The arguments of X_bwd are the gradients of the outputs, and the arrays and results of X_fwd. Its fields are the
         derivatives with respect to the arrays of X_fwd, and its attributes are the first ones of X_fwd.
         """
-        bwd = self.later[0]
+        bwd = self.higher_orders[0]
         native = bwd.native
         if self.order or native is None or torch.is_grad_enabled():
             return None
         saved, graphs = ctx.saved_tensors, slice(self.op.num_arrays, self.op.num_tensors)
-        arrays = [*[cotangents[i] for i in self.output_places], *saved[: graphs.start], *saved[graphs.stop :]]
+        arrays = [*[cotangents[i] for i in self.output_positions], *saved[: graphs.start], *saved[graphs.stop :]]
         if native.look(arrays) is None:
             return None
         wanted = sum([bit for bit, need in zip(native.bits.values(), needed, strict=True) if need])
         try:
-            results = native.eager(*arrays, *saved[graphs], *ctx.numbers[: bwd.backend_place - bwd.num_tensors], wanted)
-        except REFUSED:
+            results = native.eager(
+                *arrays, *saved[graphs], *ctx.numbers[: bwd.backend_position - bwd.num_tensors], wanted
+            )
+        except REFUSAL_ERRORS:
             return None
         fields = results if isinstance(results, tuple) else (results,)
         return [t if need else None for t, need in zip(fields, needed, strict=True)]
 
-    def tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    def compute_tangents(self, ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
         With the tangents passed to X_bwd2 as gg_input, its field grad_output is the Jacobian-vector product. Because
         second derivatives are symmetric, its other fields are the derivatives of the gradients along the tangents.
         """
         values, keywords = self.arguments(ctx, saved)
-        along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
-        left = self.chosen(keywords)[0]
-        bwd, bwd2 = self.later
-        direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
+        tangents_by_name = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
+        left = self.classify_fields(keywords)[0]
+        bwd, bwd2 = self.higher_orders
+        direction = {f"gg_{n}": tangents_by_name[n] for n in self.inputs if n in tangents_by_name}
         if self.order == 2:
-            by_field = self.third_tangents(values, keywords, along)
+            by_field = self.compute_bwd2_tangents(values, keywords, tangents_by_name)
         elif self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
             by_field = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, keywords, names)
@@ -182,8 +192,8 @@ class Derivative:
             fields = tuple(n for n in self.fields if n not in left)
             by_field = self.call(bwd2, values | direction, keywords, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
-            if any(n in along for n in grads):
-                more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
+            if any(n in tangents_by_name for n in grads):
+                more = values | {n: tangents_by_name.get(n, torch.zeros_like(values[n])) for n in grads}
                 for n, t in self.call(bwd, more, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
         # Torch requires a tangent for each differentiable result.
@@ -191,8 +201,8 @@ class Derivative:
         results = tuple(torch.zeros_like(values[n]) if t is None and n not in left else t for n, t in named)
         return results if len(results) > 1 else results[0]
 
-    def third_tangents(
-        self, values: Mapping[str, Any], keywords: Mapping[str, Any], along: Mapping[str, torch.Tensor]
+    def compute_bwd2_tangents(
+        self, values: Mapping[str, Any], keywords: Mapping[str, Any], tangents_by_name: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Return the derivatives of bwd2's fields along tangents of its arguments (forward mode of `third`)."""
         names = [n for n in self.inputs if values[n] is not None]
@@ -200,46 +210,46 @@ class Derivative:
         if self.spec.is_multilinear(keywords):
             by_field: dict[str, torch.Tensor] = {}
 
-            def add(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
+            def add_fields(changed: dict[str, Any], without: Sequence[str] = ()) -> None:
                 fields = tuple(n for n in wanted if n not in without)
-                for n, t in self.call(self.later[1], {**values, **changed}, keywords, fields).items():
+                for n, t in self.call(self.higher_orders[1], {**values, **changed}, keywords, fields).items():
                     by_field[n] = by_field[n] + t if n in by_field else t
 
             grads = [f"grad_{n}" for n in self.outputs]
-            if any(f"gg_{n}" in along for n in names):
-                add({f"gg_{n}": along.get(f"gg_{n}") for n in names})
-            if any(n in along for n in grads):
-                add({n: along.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
+            if any(f"gg_{n}" in tangents_by_name for n in names):
+                add_fields({f"gg_{n}": tangents_by_name.get(f"gg_{n}") for n in names})
+            if any(n in tangents_by_name for n in grads):
+                add_fields({n: tangents_by_name.get(n, torch.zeros_like(values[n])) for n in grads}, grads)
             for n in names:
-                if n in along:
-                    add({n: along[n], f"gg_{n}": None}, (n,))
+                if n in tangents_by_name:
+                    add_fields({n: tangents_by_name[n], f"gg_{n}": None}, (n,))
             return by_field
-        mixed = {n: along[f"gg_{n}"] for n in names if f"gg_{n}" in along}
-        return self.gradients(self.curvature(values, keywords, along, mixed), wanted)
+        mixed = {n: tangents_by_name[f"gg_{n}"] for n in names if f"gg_{n}" in tangents_by_name}
+        return self.gradients(self.curvature(values, keywords, tangents_by_name, mixed), wanted)
 
     def curvature(self, *arguments: Any) -> Any:
-        """Call `trigraph.torch.plain.curvature` for this operator."""
+        """Call `trigraph.torch.plain.make_curvature` for this operator."""
         values, keywords, *more = arguments
         # `view_as` removes wrappers of finished torch.func levels, as any torch operation does but `vjp` does not.
         values, *more = ({n: t if t is None else t.view_as(t) for n, t in v.items()} for v in (values, *more))
-        return curvature(self.spec, values, keywords, *more)
+        return make_curvature(self.spec, values, keywords, *more)
 
     def gradients(
-        self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str], alone: bool = False
+        self, curvature: tuple[Mapping[str, Any], Any], wanted: Sequence[str], is_last_derivative: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Return the gradients of the function from `curvature` with respect to the wanted arrays.
+        """Return the gradients of the function from `make_curvature` with respect to the wanted arrays.
 
-        `alone` means that nothing is recorded and no array has a tangent; plain autograd, which is fast, then suffices.
+        `is_last_derivative` means that nothing is recorded and no array has a tangent, so that plain autograd suffices.
         """
         arrays, function = curvature
         some = [n for n in wanted if n in arrays]
-        if alone:
+        if is_last_derivative:
             leaves = {n: arrays[n].detach().requires_grad_() for n in some}
             with torch.enable_grad():
                 number = function(leaves)
             return dict(zip(some, torch.autograd.grad(number, [*leaves.values()], materialize_grads=True), strict=True))
-        of_some = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
-        number, pull = of_some[:2]
+        vjp_result = torch.func.vjp(lambda *t: function(dict(zip(some, t, strict=True))), *(arrays[n] for n in some))
+        number, pull = vjp_result[:2]
         return dict(zip(some, pull(torch.ones_like(number)), strict=True))
 
 

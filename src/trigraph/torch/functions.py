@@ -11,27 +11,27 @@ import torch
 
 from trigraph.arrays import ArrayLibrary
 from trigraph.backends import choose_backend, raise_named
-from trigraph.backends.forms import over_forms
+from trigraph.backends.forms import make_form_function
 from trigraph.checks import (
     bind_arguments,
     check_arrays,
     check_attributes,
     check_graphs,
-    choice_number,
+    find_choice,
 )
 from trigraph.table import DEFINITIONS, ORDERS, OVER_FORMS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
 from trigraph.table.public import public_signature, publish, torch_docstring
 from trigraph.torch.arrays import has_storage, on_device
-from trigraph.torch.graphs import COMPILED, GraphTensors, copy_code, uncompiled
+from trigraph.torch.graphs import COMPILER_TRACES_CALLS, GraphTensors, copy_code, exclude_from_compilation
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 
-def _device_of(tensor: torch.Tensor) -> str:
+def _name_device(tensor: torch.Tensor) -> str:
     return "host" if tensor.is_cpu else str(tensor.device)
 
 
-class _Tensors(ArrayLibrary):
+class _TensorLibrary(ArrayLibrary):
     """Array library for dense tensors on one CPU or CUDA device; the operators check dtypes themselves."""
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class _Tensors(ArrayLibrary):
             raise TypeError(f"{caller}: {name} is a tensor of layout {value.layout}; expected torch.strided")
         if not first and value.device.type not in ("cpu", "cuda"):
             raise ValueError(f"{caller}: {name} is on {value.device}; expected a CPU or CUDA device")
-        return None, _device_of(value)
+        return None, _name_device(value)
 
     def graph_of(self, value: Any) -> Any:
         return value.graph() if isinstance(value, GraphTensors) else value
 
 
-TENSORS = _Tensors()
+TENSORS = _TensorLibrary()
 
 
 def _list_existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
@@ -64,33 +64,33 @@ def _list_existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | No
     attributes = [a for a in op.attributes if a.choices]
     existing = {}
     for values in itertools.product(*(a.choices for a in attributes)):
-        chosen = {a.name: choice_number(a.choices, v) for a, v in zip(attributes, values, strict=True)}
+        chosen = {a.name: find_choice(a.choices, v) for a, v in zip(attributes, values, strict=True)}
         existing[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
     return existing
 
 
 def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
     """Raise unless `out` holds dense tensors on the device of the arguments and the call is not differentiated."""
-    name, device = op.op.name, _device_of(arrays[op.first])
-    written = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
-    for label, tensor in written.items():
+    name, device = op.op.name, _name_device(arrays[op.first])
+    out_tensors = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
+    for label, tensor in out_tensors.items():
         if not isinstance(tensor, torch.Tensor):
             more = "" if op.op.single or label != "out" else ", or a mapping from field to tensor"
             raise TypeError(f"{name}: {label} is a {type(tensor).__name__}; expected a torch.Tensor{more}")
-        on = TENSORS.look(name, label, tensor, label)[1]
-        if on != device:
-            raise ValueError(f"{name}: {label} is on {on}; expected {device}, where the arguments are")
+        out_device = TENSORS.look(name, label, tensor, label)[1]
+        if out_device != device:
+            raise ValueError(f"{name}: {label} is on {out_device}; expected {device}, where the arguments are")
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
         if tensor.is_neg():  # results would be written only to a copy of the tensor
             raise ValueError(f"{name}: {label} has torch's negative bit; expected a tensor whose memory has its values")
-    if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
+    if not all(t is None or has_storage(t) for t in (*arrays, *out_tensors.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
     tensors = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
     for label, tensor in tensors.items():
         if torch.is_grad_enabled() and tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad and out is given; expected torch.no_grad() around it")
-    for label, tensor in (tensors | written).items():
+    for label, tensor in (tensors | out_tensors).items():
         if has_tangents([tensor]):
             raise ValueError(
                 f"{name}: {label} has a tangent and out is given; expected no forward-mode differentiation"
@@ -115,7 +115,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
     table = op.op
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
-    exists = _list_existing(table)
+    field_existence = _list_existing(table)
     # Compute lazy attributes now: compiled programs guard on their existence and would be recompiled once they exist.
     orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
     for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
@@ -136,7 +136,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
             # Torch's compiler cannot trace the NumPy and CuPy code that builds graphs and writes to `out`.
-            return outside(*args, out=out, backend=backend, **kwargs)
+            return uncompiled_compute(*args, out=out, backend=backend, **kwargs)
         _, device = check_arrays(table, values, TENSORS)
         check_graphs(table, values, TENSORS, device, stacklevel=3)
         if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check their values
@@ -152,16 +152,16 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
     def list_returned(fields: Any, values: Mapping[str, Any]) -> Any:
         if result is None:
             return fields
-        if exists is not None:
-            present = exists[tuple([values[n] for n in table.choices])]
+        if field_existence is not None:
+            present = field_existence[tuple([values[n] for n in table.choices])]
             fields = [t if t_exists else None for t, t_exists in zip(fields, present, strict=True)]
         return result(*fields)
 
     publish(call, "trigraph.torch", spec.name, signature, torch_docstring(table))
-    outside = uncompiled(call)
-    return copy_code(call) if COMPILED else outside
+    uncompiled_compute = exclude_from_compilation(call)
+    return copy_code(call) if COMPILER_TRACES_CALLS else uncompiled_compute
 
 
 FUNCTIONS = {spec.name: _make_function(spec) for spec in DEFINITIONS}
 _FORMS = OVER_FORMS["basis_embedding_fwd"]
-basis_embedding = over_forms(_FORMS, FUNCTIONS, "trigraph.torch", "basis_embedding", torch_docstring(_FORMS))
+basis_embedding = make_form_function(_FORMS, FUNCTIONS, "trigraph.torch", "basis_embedding", torch_docstring(_FORMS))

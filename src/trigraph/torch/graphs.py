@@ -20,16 +20,16 @@ import numpy as np
 import torch
 
 from trigraph.arrays import find_device, name_library, show_value
-from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, LongRows, ReverseCSC, coarsen_number
-from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
+from trigraph.graphs import CSC, GRAPH_HOOKS, GRAPH_TYPES, LongRows, ReverseCSC, coarsen_attribute
+from trigraph.graphs.edge_graph import EdgeGraph, build_with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import Memory, in_plain_thread, on_device, tensor_from, view_array
+from trigraph.torch.arrays import Memory, call_in_new_thread, on_device, tensor_from, view_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
+COMPILER_TRACES_CALLS = torch.__version__ >= (2, 11)  # type: ignore[operator]
 """Whether torch's compiler can trace a call. In older versions, each call breaks the graph of a compiled program."""
 
 
@@ -53,7 +53,7 @@ def view_tensor(array: Any) -> Any:
     return torch.from_numpy(np.ndarray(array.shape, array.dtype, Memory.at(array.ctypes.data, array)))
 
 
-def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
+def _to_ordinary_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     """Convert arrays to ordinary tensors, regardless of active modes and transforms.
 
     Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors created
@@ -63,12 +63,12 @@ def _to_plain_tensors(arrays: Iterable[Any]) -> tuple[Any, ...]:
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         plain = tuple(map(view_tensor, arrays))
     made = [t for t in plain if t is not None]
-    if _is_plain(next((t for t in made if t.numel()), made[0])):  # all are alike, but empty ones always look plain
+    if _is_ordinary(next((t for t in made if t.numel()), made[0])):  # all are alike, but empty ones always look plain
         return plain
-    return in_plain_thread(lambda: tuple(map(view_tensor, arrays)))
+    return call_in_new_thread(lambda: tuple(map(view_tensor, arrays)))
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_ordinary(tensor: torch.Tensor) -> bool:
     if type(tensor) is not torch.Tensor or tensor.is_inference():
         return False
     try:
@@ -88,10 +88,10 @@ def _cache_graph_tensors(graph: Any) -> None:
             return
         built.setdefault("streams", set()).add(_current_stream(graph))
     if "tensors" not in built:
-        views = built.setdefault("tensors", _to_plain_tensors(getattr(graph, name) for name in parts.arrays))
+        views = built.setdefault("tensors", _to_ordinary_tensors(getattr(graph, name) for name in parts.arrays))
         views[0].trigraph = _Owner(weakref.ref(graph))
     if "reverse" in built and "reverse_tensors" not in built:
-        built.setdefault("reverse_tensors", _to_plain_tensors(built["reverse"]))
+        built.setdefault("reverse_tensors", _to_ordinary_tensors(built["reverse"]))
 
 
 def _current_stream(graph: Any) -> Any:
@@ -108,7 +108,7 @@ def record_streams(graphs: Iterable[Any]) -> None:
                     tensor.record_stream(stream)
 
 
-def graph_of(tensors: tuple[Any, ...]) -> Any:
+def find_cached_graph(tensors: tuple[Any, ...]) -> Any:
     """Return the graph whose cached tensors these are (reverse tensors may be None), or None if it no longer exists."""
     owner = getattr(tensors[0], "trigraph", None)
     graph = None if owner is None else owner.graph()
@@ -116,8 +116,8 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
         return None
     own, reverse = graph._built["tensors"], graph._built.get("reverse_tensors", ())
     forward, backward = tensors[: len(own)], tensors[len(own) :]
-    theirs = all(t is None or t is r for t, r in itertools.zip_longest(backward, reverse))
-    return graph if theirs and all(map(operator.is_, forward, own)) else None
+    reverse_matches = all(t is None or t is r for t, r in itertools.zip_longest(backward, reverse))
+    return graph if reverse_matches and all(map(operator.is_, forward, own)) else None
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
@@ -159,28 +159,30 @@ def _compute_reverse_arrays(
         return tuple(view_tensor(array).clone() for array in graph.prepare())
 
 
-def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
+def _fake_reverse_arrays(
+    offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
+) -> tuple[Any, ...]:
     counts = (indices.shape[0], num_src_nodes + 1, indices.shape[0], num_edges + 1, indices.shape[0])
     return tuple(offsets.new_empty(n) for n in counts)
 
 
-def numbers(graph: Any) -> tuple[int, ...]:
+def list_numbers(graph: Any) -> tuple[int, ...]:
     """Return the numbers of a graph, with flags as 1 or 0; symbolic sizes stay symbolic."""
     return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
-def constants(graph: Any) -> tuple[int, ...]:
-    """Return those numbers of a graph that tensor shapes do not determine, rounded by `coarsen_number`."""
+def list_constants(graph: Any) -> tuple[int, ...]:
+    """Return those numbers of a graph that tensor shapes do not determine, rounded by `coarsen_attribute`."""
     derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
-    named = zip(GRAPH_PARTS[type(graph).__name__].numbers, numbers(graph), strict=True)
-    return tuple(coarsen_number(k, n) for k, n in named if k not in derived)
+    named = zip(GRAPH_PARTS[type(graph).__name__].numbers, list_numbers(graph), strict=True)
+    return tuple(coarsen_attribute(k, n) for k, n in named if k not in derived)
 
 
 def build_from_tensors(type_name: str, arrays: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Build a graph from its tensors, including reverse tensors, and the numbers from `constants`."""
+    """Build a graph from its tensors, including reverse tensors, and the numbers from `list_constants`."""
     parts = GRAPH_PARTS[type_name]
     named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
-    sizes = {name: named[array].shape[0] - less for name, array, less in parts.reverse_lengths}
+    sizes = {name: named[array].shape[0] - excess for name, array, excess in parts.reverse_lengths}
     rest = iter(counts)
     return assemble(type_name, tuple(arrays), [sizes[n] if n in sizes else next(rest) for n in parts.numbers])
 
@@ -204,18 +206,20 @@ def assemble(type_name: str, arrays: Any, counts: Any) -> Any:
     return graph
 
 
-def assemble_in_place(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long: Any = None) -> Any:
+def assemble_from_memory(type_name: str, tensors_of_graph: tuple[Any, ...], counts: Any, long_rows: Any = None) -> Any:
     """Build a graph, without checks, whose arrays share the memory of tensors (including reverse tensors).
 
-    The tensor values may change later; the numbers must not. `long` maps names of offset arrays to their
+    The tensor values may change later; the numbers must not. `long_rows` maps names of offset arrays to their
     `LongRows`. Other offset arrays must never have long rows, because no call searches for them.
     """
     with on_device(tensors_of_graph[0]):
         graph = assemble(type_name, tuple(map(view_array, tensors_of_graph)), counts)
-        long = {n: LongRows(*map(view_array, tensors_of_rows)) for n, tensors_of_rows in (long or {}).items()}
+        long_rows = {n: LongRows(*map(view_array, tensors_of_rows)) for n, tensors_of_rows in (long_rows or {}).items()}
     count = len(GRAPH_PARTS[type_name].arrays)
     graph._built.update(tensors=tensors_of_graph[:count], reverse_tensors=tensors_of_graph[count:])
-    graph._built.update({f"long rows of {name}": long.get(name) for name in ("offsets", "src_offsets", "row_offsets")})
+    graph._built.update(
+        {f"long rows of {name}": long_rows.get(name) for name in ("offsets", "src_offsets", "row_offsets")}
+    )
     tensors_of_graph[0].trigraph = _Owner(weakref.ref(graph))
     return graph
 
@@ -238,7 +242,7 @@ class GraphTensors:
     Construct instances with :meth:`of`. In an exported or traced program, :meth:`graph` returns a graph object that
     works with `trigraph.torch` only. The graph is not checked, even if its tensors were modified. A program exported
     with :attr:`dynamic_shapes`, or traced with ``tracing_mode="symbolic"``, accepts graphs of any size with the same
-    `numbers`.
+    `list_numbers`.
     """
 
     type_name: str
@@ -259,7 +263,7 @@ class GraphTensors:
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
         # Copy the tensors: the caller may modify a `GraphTensors`, but must not modify a checked graph.
         copies = [None if t is None else t.detach().clone() for t in tensors(graph, True)]
-        return cls(type(graph).__name__, copies, list(constants(graph)))
+        return cls(type(graph).__name__, copies, list(list_constants(graph)))
 
     @property
     def dynamic_shapes(self) -> list[Any]:
@@ -279,14 +283,14 @@ class GraphTensors:
         """
         if protocol != torch.serialization.DEFAULT_PROTOCOL:
             return super().__reduce_ex__(protocol)
-        return rebuilt_apart, _reduce(self.graph(), protocol)[1]
+        return rebuilt_apart, _reduce_graph(self.graph(), protocol)[1]
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
     """Rebuild a graph from a checkpoint; the graph's constructor checks `arguments` (tensors and numbers)."""
-    if type_name not in MAKERS:
-        raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(MAKERS)}")
-    return MAKERS[type_name](*arguments)
+    if type_name not in CONSTRUCTORS:
+        raise ValueError(f"rebuilt: type_name is {show_value(type_name)}; expected one of {', '.join(CONSTRUCTORS)}")
+    return CONSTRUCTORS[type_name](*arguments)
 
 
 def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
@@ -294,10 +298,10 @@ def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
     return GraphTensors.of(rebuilt(type_name, arguments))
 
 
-MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, "Segments": Segments}
+CONSTRUCTORS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": build_with_reverse, "Segments": Segments}
 
 
-def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
+def _reduce_graph(graph: Any, protocol: int) -> tuple[Any, ...]:
     """Pickle a graph as tensors for torch.save, which is recognized by its pickle protocol, and as arrays otherwise.
 
     `torch.load` with weights_only=True loads the tensors and numbers, and passes them to `rebuilt` for checking.
@@ -309,13 +313,13 @@ def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
     return rebuilt, (type(graph).__name__, as_tensors)
 
 
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+def exclude_from_compilation(function: Callable[P, R]) -> Callable[P, R]:
     """Exclude a function from compilation, so that each call from a compiled program is a graph break.
 
     `torch.compiler.disable` imports torch's compiler, which takes a second, so it is applied only when a program is
     first compiled. From then on, uncompiled code also calls the disabled function.
     """
-    if not COMPILED:
+    if not COMPILER_TRACES_CALLS:
         return _disable_compilation(function)
     disabled: Callable[P, R] | None = None
 
@@ -349,13 +353,13 @@ def copy_code(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-def _build_outside(cls: type) -> None:
+def _exclude_constructors(cls: type) -> None:
     """Exclude graph-building methods, which use NumPy or CuPy, from compilation."""
     for name, method in list(vars(cls).items()):
         if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
-            shared = isinstance(method, classmethod)
-            outside = uncompiled(method.__func__ if shared else method)
-            setattr(cls, name, classmethod(outside) if shared else outside)
+            is_classmethod = isinstance(method, classmethod)
+            outside = exclude_from_compilation(method.__func__ if is_classmethod else method)
+            setattr(cls, name, classmethod(outside) if is_classmethod else outside)
 
 
 def register(library: torch.library.Library) -> None:
@@ -367,12 +371,12 @@ def register(library: torch.library.Library) -> None:
     )
     for key in ("CPU", "CUDA"):
         library.impl("reverse_csc", _compute_reverse_arrays, key)
-    torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
-    VIEWS.append(_cache_graph_tensors)
+    torch.library.register_fake("trigraph::reverse_csc", _fake_reverse_arrays, lib=library)
+    GRAPH_HOOKS.append(_cache_graph_tensors)
     torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 itself calls a deprecated function
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
     for cls in GRAPH_TYPES.values():
-        _build_outside(cls)
-        cls.__reduce_ex__ = _reduce  # type: ignore[assignment, method-assign]
+        _exclude_constructors(cls)
+        cls.__reduce_ex__ = _reduce_graph  # type: ignore[assignment, method-assign]

@@ -13,15 +13,22 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from trigraph.backends import LIBRARY_OF, choose_backend, execute, raise_named
+from trigraph.backends import LIBRARY_BY_BACKEND, choose_backend, execute, raise_named
 from trigraph.checks import bind_sizes, check_arguments, check_attributes, layout
 from trigraph.table import GRAPH_PARTS, NAMED, Operator
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import has_storage, is_batched, on_device, tensor_from, view_array
 from trigraph.torch.batches import make_vmap_rule
-from trigraph.torch.graphs import assemble, graph_of, numbers, record_streams, tensors, uncompiled
-from trigraph.torch.native import REFUSED, NativeOperator, native
-from trigraph.torch.signatures import allow_nesting, without_defaults
+from trigraph.torch.graphs import (
+    assemble,
+    exclude_from_compilation,
+    find_cached_graph,
+    list_numbers,
+    record_streams,
+    tensors,
+)
+from trigraph.torch.native import REFUSAL_ERRORS, NativeOperator, native
+from trigraph.torch.signatures import allow_nesting, skip_default_arguments
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -45,7 +52,7 @@ class TorchOperator:
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.fields = frozenset(f.name for f in op.fields)
         self.native: NativeOperator | None = None
-        self.backend_place = self.num_tensors + self.num_numbers + len(op.attributes)
+        self.backend_position = self.num_tensors + self.num_numbers + len(op.attributes)
         self.plain_names = (*(a.name for a in op.attributes), "backend", *(("wanted",) if op.selective else ()))
         self.derivative: Any = None  # `Derivative`, set by `trigraph.torch.derivatives` once all operators exist
 
@@ -54,9 +61,11 @@ class TorchOperator:
         results = self.compute_plain(arrays, keywords)
         if results is not None:
             return results
-        arrays = _autocast(arrays, arrays[self.first].device.type)
+        arrays = _apply_autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
-            return self.composite(*self.flatten(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled()))
+            return self.composite_overload(
+                *self.flatten(arrays, keywords, self.op.order > 0 or torch.is_grad_enabled())
+            )
         forwards = has_tangents(arrays)
         recorded = forwards or requires_grad(arrays)
         args = self.flatten(arrays, keywords, recorded or self.op.order > 0)
@@ -66,12 +75,13 @@ class TorchOperator:
             return self.function.apply(forwards, *args)
         except RuntimeError as error:
             named = zip(self.array_names, arrays, strict=True)
-            made = [name for name, a in named if a is not None and a.is_inference()]
-            if not made or "nference tensor" not in str(error):
+            inference_names = [name for name, a in named if a is not None and a.is_inference()]
+            if not inference_names or "nference tensor" not in str(error):
                 raise
             raise RuntimeError(
-                f"{self.op.name}: {', '.join(made)}: made in torch.inference_mode(), for which torch computes no "
-                "derivatives; expected tensors and a model made outside that mode, or torch.no_grad() around the call"
+                f"{self.op.name}: {', '.join(inference_names)}: made in torch.inference_mode(), for which torch "
+                "computes no derivatives; expected tensors and a model made outside that mode, or torch.no_grad() "
+                "around the call"
             ) from error
 
     def compute_plain(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -80,21 +90,21 @@ class TorchOperator:
         A plain call is on the CPU with the default backend, outside compiled programs, transforms and forward mode.
         """
         native = self.native
-        if native is None or keywords["backend"] or (needed := native.look(arrays)) is None:
+        if native is None or keywords["backend"] or (needs_gradient := native.look(arrays)) is None:
             return None
-        recorded = needed and torch.is_grad_enabled()
-        rest = native.number_rest(keywords, recorded or self.op.order > 0)
+        recorded = needs_gradient and torch.is_grad_enabled()
+        rest = native.list_other_arguments(keywords, recorded or self.op.order > 0)
         if rest is None:
             return None
         try:
             if recorded:
-                return self.plain_function.apply(rest, [keywords[name] for name in self.plain_names], *arrays)
+                return self.plain_autograd_function.apply(rest, [keywords[name] for name in self.plain_names], *arrays)
             return native.eager(*arrays, *rest)
-        except REFUSED:  # also raised under an active torch.func transform
+        except REFUSAL_ERRORS:  # an active transform of torch.func also causes a RuntimeError
             return None
 
     @lazy
-    def plain_function(self) -> Any:
+    def plain_autograd_function(self) -> Any:
         """`torch.autograd.Function` that computes a plain call in C++ and records it."""
         eager: Any = self.native.eager if self.native else None
         numbered = self.num_tensors - self.num_arrays
@@ -110,7 +120,7 @@ class TorchOperator:
             @staticmethod
             def backward(ctx: Any, *cotangents: Any) -> Any:
                 needed = ctx.needs_input_grad[2:]
-                grads = self.derivative.plain_gradients(ctx, cotangents, needed)
+                grads = self.derivative.compute_plain_gradients(ctx, cotangents, needed)
                 return None, None, *(grads or self.derivative.backward(ctx, cotangents, needed))
 
         Plain.__name__ = Plain.__qualname__ = f"Trigraph_{self.op.name}"
@@ -159,20 +169,20 @@ class TorchOperator:
             @staticmethod
             @allow_nesting
             def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
-                return self.derivative.tangents(ctx, saved, tangents[1:])
+                return self.derivative.compute_tangents(ctx, saved, tangents[1:])
 
             @staticmethod
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
                 return rule(info, in_dims[1:], *args)
 
-        without_defaults(Recorded)
+        skip_default_arguments(Recorded)
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
 
     def compute_unrecorded(self, args: Sequence[Any]) -> Any:
         """Call the operator with flat arguments, in C++ if possible, without recording the call."""
         native = self.native
-        if native is not None and not args[self.backend_place] and args[self.first].device.type == "cpu":
+        if native is not None and not args[self.backend_position] and args[self.first].device.type == "cpu":
             results = native(args)
             if results is not None:
                 return results
@@ -184,7 +194,7 @@ class TorchOperator:
         return getattr(torch.ops.trigraph, self.op.name).default
 
     @lazy
-    def composite(self) -> Any:
+    def composite_overload(self) -> Any:
         """Operator ``trigraph::call_X``, which compiled programs call; `call_flat` implements it."""
         return getattr(torch.ops.trigraph, f"call_{self.op.name}").default
 
@@ -194,8 +204,8 @@ class TorchOperator:
         parameters = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
         for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
             for array in (*parts.arrays, *parts.reverse):
-                absent = argument.optional or array in parts.optional or array in parts.reverse
-                parameters.append(f"Tensor{'?' * absent} {name}_{array}")
+                is_optional = argument.optional or array in parts.optional or array in parts.reverse
+                parameters.append(f"Tensor{'?' * is_optional} {name}_{array}")
         parameters += [f"SymInt {name}_{number}" for name, parts in self.graphs for number in parts.numbers]
         for a in self.op.attributes:
             kind = "float" if a.real else "int" if a.size else "bool" if True in a.choices else "str"
@@ -214,7 +224,7 @@ class TorchOperator:
                 numbers_of_graphs += [0] * len(parts.numbers)
             else:
                 flat += tensors(graph, reverse)
-                numbers_of_graphs += numbers(graph)
+                numbers_of_graphs += list_numbers(graph)
         return flat + numbers_of_graphs + [keywords[name] for name in self.plain_names]
 
     def unflatten(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -223,7 +233,7 @@ class TorchOperator:
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
             stop = i + len(parts.arrays) + len(parts.reverse)
-            graph = graph_of(tuple(args[i:stop]))
+            graph = find_cached_graph(tuple(args[i:stop]))
             if graph is None:
                 counts = args[number : number + len(parts.numbers)]
                 graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), counts)  # type: ignore[union-attr]
@@ -247,7 +257,7 @@ class TorchOperator:
             except MemoryError as error:
                 raise_named(self.op, error)
 
-        return uncompiled(run)
+        return exclude_from_compilation(run)
 
     def compute(self, args: Sequence[Any], out: Any = None) -> dict[str, Any]:
         """Check flat arguments, and compute the fields on their device, which `on_device` has made current.
@@ -261,7 +271,7 @@ class TorchOperator:
         wanted, backend = values.pop("wanted", None), values.pop("backend")
         wrt = None if wanted is None else wanted.split(",") if wanted else ()
         check_attributes(op, values)
-        library = LIBRARY_OF[choose_backend(op, values, backend or None)]
+        library = LIBRARY_BY_BACKEND[choose_backend(op, values, backend or None)]
         label = f"{op.name}: out"
         if isinstance(out, Mapping):
             checked = check_arguments(
@@ -311,8 +321,8 @@ class TorchOperator:
         return fields[0] if op.single else tuple(fields)
 
 
-def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
-    """Under autocast, which computes sums in float32, convert half-precision tensors to float32."""
+def _apply_autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
+    """Convert half-precision tensors to float32 under autocast, which computes sums in float32."""
     if not torch.is_autocast_enabled(device):
         return arrays
     half = (torch.float16, torch.bfloat16)
@@ -335,7 +345,7 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     )
 
 
-def _register(op: TorchOperator) -> TorchOperator:
+def _register_operator(op: TorchOperator) -> TorchOperator:
     name = f"trigraph::{op.op.name}"
     LIBRARY.define(f"{op.op.name}{op.schema}")
     LIBRARY.define(f"call_{op.op.name}{op.schema}")
@@ -350,7 +360,7 @@ def _register(op: TorchOperator) -> TorchOperator:
 
 
 OPERATORS_OF_TORCH: dict[str, TorchOperator] = {
-    name: _register(TorchOperator(op))
+    name: _register_operator(TorchOperator(op))
     for name, op in NAMED.items()
     if op.restriction is None and (op.order < 3 or not op.definition.always_multilinear)
 }

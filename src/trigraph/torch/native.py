@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from trigraph.checks import choice_number
+from trigraph.checks import find_choice
 from trigraph.fortran.levels import LIBRARY, torch_operators
 from trigraph.fortran.threads import lead_library
 from trigraph.graphs import GRAPH_TYPES
 from trigraph.table import GRAPH_PARTS, Operator
 from trigraph.torch.graphs import tensors
 
-REFUSED = (RuntimeError, ValueError, MemoryError)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+REFUSAL_ERRORS = (RuntimeError, ValueError, MemoryError)
+_ORDINARY_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
 def _load_library() -> Any:
@@ -47,7 +47,7 @@ class NativeOperator:
         self.start = numbers  # position of the first attribute in the arguments
         self.stop = numbers + len(op.attributes)
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
-        self.masks: dict[str, int] = {}  # cached results of `mask` by argument
+        self.mask_cache: dict[str, int] = {}  # cached results of `make_mask` by argument
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
         cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
@@ -56,11 +56,11 @@ class NativeOperator:
         assert _FRAGMENT is not None
         _FRAGMENT.impl(f"eager_{op.name}", lambda *args: self.overload(*args), "Python")
         torch.library.register_fake(
-            f"trigraph_cpu::{op.name}", lambda *args: fake(*self.name_arguments(args)), lib=_FRAGMENT
+            f"trigraph_cpu::{op.name}", lambda *args: fake(*self.decode_arguments(args)), lib=_FRAGMENT
         )
 
         def rule(info: Any, in_dims: Any, *args: Any) -> Any:
-            return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.name_arguments(args))
+            return vmap(info, (*in_dims[: self.stop], None, *in_dims[self.stop :]), *self.decode_arguments(args))
 
         torch.library.register_vmap(f"trigraph_cpu::{op.name}", rule, lib=_FRAGMENT)
 
@@ -69,7 +69,7 @@ class NativeOperator:
         torch.library.register_autograd(
             f"trigraph_cpu::{self.op.name}",
             backward,
-            setup_context=lambda ctx, inputs, output: save(ctx, self.name_arguments(inputs), output),
+            setup_context=lambda ctx, inputs, output: save(ctx, self.decode_arguments(inputs), output),
             lib=_FRAGMENT,
         )
 
@@ -80,23 +80,23 @@ class NativeOperator:
         """
         if torch.compiler.is_compiling():
             return None
-        needed = False
+        needs_gradient = False
         try:
             for array, nullable in zip(arrays, self.nullable, strict=True):
                 if array is None:
                     if not nullable:
                         return None
-                elif type(array) in _PLAIN and array.is_cpu:
+                elif type(array) in _ORDINARY_CLASSES and array.is_cpu:
                     array.untyped_storage()  # raises RuntimeError for wrappers of torch.func
-                    needed = needed or array.requires_grad
+                    needs_gradient = needs_gradient or array.requires_grad
                 else:
                     return None
             # In forward mode, `unpack_dual` returns a different tensor object.
-            return needed if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
+            return needs_gradient if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None
 
-    def number_rest(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
+    def list_other_arguments(self, keywords: Mapping[str, Any], reverse: bool) -> list[Any] | None:
         """Return the arguments after the arrays, or None if the operator does not support the graphs or attributes.
 
         With `reverse`, include the reverse arrays of graphs.
@@ -117,27 +117,27 @@ class NativeOperator:
             value = keywords[attribute.name]
             if type(value) not in attribute.kinds:
                 return None
-            numbers.append(choice_number(attribute.choices, value) if attribute.choices else value)
+            numbers.append(find_choice(attribute.choices, value) if attribute.choices else value)
         if self.op.selective:
-            numbers.append(self.mask(keywords["wanted"]))
+            numbers.append(self.make_mask(keywords["wanted"]))
         return rest + numbers
 
-    def number_arguments(self, args: Any) -> list[Any]:
+    def encode_arguments(self, args: Any) -> list[Any]:
         """Convert arguments of ``trigraph::X`` to arguments of ``trigraph_cpu::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
-        numbers = [choice_number(a.choices, v) if a.choices else v for a, v in given]
+        numbers = [find_choice(a.choices, v) if a.choices else v for a, v in given]
         if not self.op.selective:
             return [*args[: self.start], *numbers]
-        return [*args[: self.start], *numbers, self.mask(args[-1])]
+        return [*args[: self.start], *numbers, self.make_mask(args[-1])]
 
-    def mask(self, wanted: str) -> int:
+    def make_mask(self, wanted: str) -> int:
         """Return the bit mask of the fields named in `wanted`, a comma-separated list."""
-        mask = self.masks.get(wanted)
+        mask = self.mask_cache.get(wanted)
         if mask is None:
-            mask = self.masks[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
+            mask = self.mask_cache[wanted] = sum(self.bits[n] for n in wanted.split(",") if n)
         return mask
 
-    def name_arguments(self, args: Any) -> list[Any]:
+    def decode_arguments(self, args: Any) -> list[Any]:
         """Convert arguments of ``trigraph_cpu::X`` to arguments of ``trigraph::X``."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
@@ -147,8 +147,8 @@ class NativeOperator:
     def __call__(self, args: Any) -> Any:
         """Compute with the flat arguments of ``trigraph::X``; return None if the operator refuses them."""
         try:
-            return self.overload(*self.number_arguments(args))
-        except REFUSED:
+            return self.overload(*self.encode_arguments(args))
+        except REFUSAL_ERRORS:
             return None
 
 

@@ -14,29 +14,38 @@ from torch import Tensor
 from trigraph import plain
 from trigraph.table import DEFINITIONS, GRAPH_PARTS, GRAPHS, Definition
 from trigraph.torch.graphs import assemble, tensors
-from trigraph.torch.jets import PARTS, Jet, Namespace, add_to, compose, jet, make_linear, multilinear
+from trigraph.torch.jets import (
+    PARTS,
+    Jet,
+    JetFunctions,
+    add_to_part,
+    apply_multilinear,
+    extend_elementwise,
+    extend_linear,
+    to_jet,
+)
 from trigraph.torch.library import OPERATORS_OF_TORCH
-from trigraph.torch.signatures import EachEntry, allow_nesting
+from trigraph.torch.signatures import EntrywiseFunction, allow_nesting
 
 Values = Mapping[str, Any]
 # Maps each `Segments` argument to the name of its index array in `trigraph.plain`.
-SEGMENTS = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "input_of_triplet"}
+SEGMENT_INDEX_NAMES = {"triplets": "triplet_edge", "atoms": "atom_of_edge", "idx_in": "input_of_triplet"}
 
 
-def _scatter(rows: Tensor, index: Tensor, num: int) -> Tensor:
+def _scatter_add(rows: Tensor, index: Tensor, num: int) -> Tensor:
     zeros = rows.new_zeros(num, *rows.shape[1:])
     if rows.is_cuda:  # unlike index_add, index_put is deterministic on CUDA: it sorts the indices
         return zeros.index_put((index,), rows, accumulate=True)
     return zeros.index_add(0, index, rows)
 
 
-def _extremum(rows: Tensor, index: Tensor, num: int, which: str) -> Tensor:
+def _find_extremum(rows: Tensor, index: Tensor, num: int, reduction: str) -> Tensor:
     zeros, each = rows.new_zeros(num, *rows.shape[1:]), index[:, None].expand_as(rows)
-    return zeros.scatter_reduce(0, each, rows, f"a{which}", include_self=False)
+    return zeros.scatter_reduce(0, each, rows, f"a{reduction}", include_self=False)
 
 
-def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
-    """Return the number of groups and the graph arrays for `_aggregate`.
+def _group_rows(index: Tensor, num: int) -> tuple[Any, ...]:
+    """Return the number of groups and the graph arrays for `_call_gno_aggregate`.
 
     The graph has an edge from source p to destination p for each row p, with kernel index[p].
     """
@@ -47,7 +56,7 @@ def _groups(index: Tensor, num: int) -> tuple[Any, ...]:
     return num, rows, index, offsets, torch.argsort(index, stable=True)
 
 
-def _aggregate(
+def _call_gno_aggregate(
     order: str, arrays: Sequence[Tensor], groups: Sequence[Any], widths: Sequence[int], **wanted: str
 ) -> Any:
     num, rows, index, offsets, positions = groups
@@ -57,11 +66,11 @@ def _aggregate(
     return OPERATORS_OF_TORCH[f"gno_aggregate_{order}"](arrays, keywords)
 
 
-class _Trilinear(EachEntry):
+class _Trilinear(EntrywiseFunction):
     """Derivative of the sum over rows p of a_p M_k(p) b_p with respect to a, b or M, where k(p) is the group of row p.
 
     `gno_aggregate` computes each derivative without storing a matrix per row. With shapes a (rows, A), b (rows, B) and
-    M (groups, A, B), `which` is the index in (a, b, M) of the differentiated array; x and y are the other two.
+    M (groups, A, B), `reduction` is the index in (a, b, M) of the differentiated array; x and y are the other two.
     """
 
     @staticmethod
@@ -69,12 +78,12 @@ class _Trilinear(EachEntry):
         if which == 2:
             kernel = x.new_zeros(groups[0], x.shape[1] * y.shape[1])
             widths = x.shape[1], y.shape[1]
-            return _aggregate("bwd", [y, x, kernel], groups, widths, wanted="kernel")[1].unflatten(1, widths)
+            return _call_gno_aggregate("bwd", [y, x, kernel], groups, widths, wanted="kernel")[1].unflatten(1, widths)
         widths, kernel = (y.shape[1], y.shape[2]), y.flatten(1)
         if which == 1:
-            return _aggregate("fwd", [x, kernel], groups, widths)  # type: ignore[no-any-return]
+            return _call_gno_aggregate("fwd", [x, kernel], groups, widths)  # type: ignore[no-any-return]
         features = x.new_zeros(x.shape[0], widths[0])
-        return _aggregate("bwd", [x, features, kernel], groups, widths, wanted="features")[0]  # type: ignore[no-any-return]
+        return _call_gno_aggregate("bwd", [x, features, kernel], groups, widths, wanted="features")[0]  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -91,7 +100,7 @@ class _Trilinear(EachEntry):
         grads: list[Tensor | None] = []
         for k, need in zip(given, ctx.needs_input_grad[1:3], strict=True):
             first, second = (values[n] for n in range(3) if n != k)
-            grads.append(_trilinear(k, first, second, (ctx.number, *arrays)) if need else None)
+            grads.append(_apply_trilinear(k, first, second, (ctx.number, *arrays)) if need else None)
         return None, *grads, *(None for _ in range(5))
 
     @staticmethod
@@ -99,32 +108,34 @@ class _Trilinear(EachEntry):
     def jvp(ctx: Any, saved: Any, _: None, x_dot: Tensor | None, y_dot: Tensor | None, *__: None) -> Any:
         x, y, *arrays = saved
         groups = (ctx.number, *arrays)
-        by_x = 0 if x_dot is None else _trilinear(ctx.which, x_dot, y, groups)
-        return by_x if y_dot is None else by_x + _trilinear(ctx.which, x, y_dot, groups)
+        by_x = 0 if x_dot is None else _apply_trilinear(ctx.which, x_dot, y, groups)
+        return by_x if y_dot is None else by_x + _apply_trilinear(ctx.which, x, y_dot, groups)
 
 
-def _trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
+def _apply_trilinear(which: int, x: Tensor, y: Tensor, groups: Any) -> Tensor:
     return _Trilinear.apply(which, x, y, *groups)  # type: ignore[no-any-return]
 
 
-_outer, _times = partial(_trilinear, 2), partial(_trilinear, 1)
+_sum_outer_products, _multiply_by_group = partial(_apply_trilinear, 2), partial(_apply_trilinear, 1)
 
 
-def _multiply_jets(a: Any, b: Any, groups: Any) -> Jet:
-    """Extend `_outer` to jets; one call multiplies a part of `a` by all parts of `b` that yield a nonzero product."""
-    a, b = jet(a), jet(b)
+def _sum_jet_products(a: Any, b: Any, groups: Any) -> Jet:
+    """Extend `_sum_outer_products` to jets; one call multiplies a part of `a` by all parts of `b` that count."""
+    a, b = to_jet(a), to_jet(b)
     sums: list[Tensor | None] = [None, None, None, None]
     for k in PARTS:
         others = [n for n in PARTS if not k & n and b.parts[n] is not None]
         if a.parts[k] is None or not others:
             continue
-        columns = _outer(a.parts[k], torch.cat([b.parts[n] for n in others], 1), groups).chunk(len(others), 2)
+        columns = _sum_outer_products(a.parts[k], torch.cat([b.parts[n] for n in others], 1), groups).chunk(
+            len(others), 2
+        )
         for n, term in zip(others, columns, strict=True):
-            add_to(sums, k | n, term)
+            add_to_part(sums, k | n, term)
     return Jet(sums)
 
 
-class _Bessel(EachEntry):
+class _Bessel(EntrywiseFunction):
     """Spherical Bessel functions j_l and j_(l+1), whose derivatives are computed from both values (DLMF 10.51.2)."""
 
     @staticmethod
@@ -149,23 +160,23 @@ class _Bessel(EachEntry):
         return x_dot * (ctx.l / x * j - above), x_dot * (j - (ctx.l + 2) / x * above)
 
 
-def _bessel(l: int, x: Any) -> Any:  # noqa: E741
+def _compute_bessel(l: int, x: Any) -> Any:  # noqa: E741
     if not isinstance(x, Jet):
         return _Bessel.apply(l, x)[0]
     values = x.parts[0]
     j, above = _Bessel.apply(l, values)
-    return compose(
+    return extend_elementwise(
         lambda x: j,
         lambda j, x: l / x * j - above,
         lambda j, x: (l * (l - 1) / x**2 - 1) * j + 2 / x * above,
     )(x)
 
 
-def _constant(x: Any) -> Any:
+def _detach(x: Any) -> Any:
     return x.detach()  # for a jet, the value without derivatives
 
 
-class _Harmonics(EachEntry):
+class _Harmonics(EntrywiseFunction):
     """`trigraph.plain.harmonics`, with derivatives computed as products with constant matrices."""
 
     @staticmethod
@@ -180,37 +191,37 @@ class _Harmonics(EachEntry):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         gradient, S = ctx.saved_tensors
-        return torch.einsum("es,eks->ek", grad, _derivatives(S, gradient)), None
+        return torch.einsum("es,eks->ek", grad, _differentiate_harmonics(S, gradient)), None
 
     @staticmethod
     @allow_nesting
     def jvp(ctx: Any, saved: Any, unit_dot: Tensor, _: None) -> Tensor:
         gradient, S = saved
-        return torch.einsum("ek,eks->es", unit_dot, _derivatives(S, gradient))
+        return torch.einsum("ek,eks->es", unit_dot, _differentiate_harmonics(S, gradient))
 
 
-def _derivatives(S: Tensor, gradient: Tensor) -> Tensor:
+def _differentiate_harmonics(S: Tensor, gradient: Tensor) -> Tensor:
     """Return the derivatives (rows, 3, s) of the harmonics S (rows, s) with respect to the three coordinates."""
     return (S @ gradient).unflatten(1, (3, -1))
 
 
-def _harmonics(unit: Any, degree: int) -> Any:
-    values, *rest = jet(unit).parts
+def _compute_harmonics(unit: Any, degree: int) -> Any:
+    values, *rest = to_jet(unit).parts
     assert values is not None
     constants = plain.harmonics_gradient(degree).transpose(1, 0, 2).reshape(degree**2, -1)
     gradient = torch.from_numpy(constants.copy()).to(values.device, values.dtype)
     S = _Harmonics.apply(values, gradient)
     if not isinstance(unit, Jet):
         return S
-    by_unit = _derivatives(S, gradient)
+    by_unit = _differentiate_harmonics(S, gradient)
     first, second, mixed = (None if t is None else torch.einsum("ek,eks->es", t, by_unit) for t in rest)
     if first is not None and rest[1] is not None:
-        curved = torch.einsum("ek,eks->es", rest[1], _derivatives(first, gradient))
+        curved = torch.einsum("ek,eks->es", rest[1], _differentiate_harmonics(first, gradient))
         mixed = curved if mixed is None else mixed + curved
     return Jet([S, first, second, mixed])
 
 
-class _Softmax(EachEntry):
+class _Softmax(EntrywiseFunction):
     """Softmax whose derivatives use deviations from means, because the quotient rule suffers from cancellation."""
 
     @staticmethod
@@ -226,46 +237,46 @@ class _Softmax(EachEntry):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         index, alpha = ctx.saved_tensors
-        return alpha * _deviation(alpha, grad, index, ctx.num), None, None
+        return alpha * _subtract_weighted_mean(alpha, grad, index, ctx.num), None, None
 
     @staticmethod
     @allow_nesting
     def jvp(ctx: Any, saved: Any, logit_dot: Tensor, _: None, __: None) -> Tensor:
         index, alpha = saved
-        return alpha * _deviation(alpha, logit_dot, index, ctx.num)
+        return alpha * _subtract_weighted_mean(alpha, logit_dot, index, ctx.num)
 
 
-def _deviation(alpha: Tensor, t: Tensor, index: Tensor, num: int) -> Tensor:
+def _subtract_weighted_mean(alpha: Tensor, t: Tensor, index: Tensor, num: int) -> Tensor:
     """Return t minus its alpha-weighted mean over the rows with the same index."""
-    return t - _scatter(alpha * t, index, num)[index]
+    return t - _scatter_add(alpha * t, index, num)[index]
 
 
-def _softmax(logit: Any, index: Tensor, num: int) -> Any:
-    values, *rest = jet(logit).parts
+def _compute_softmax(logit: Any, index: Tensor, num: int) -> Any:
+    values, *rest = to_jet(logit).parts
     alpha = _Softmax.apply(values, index, num)
     if not isinstance(logit, Jet):
         return alpha
-    first, second, mixed = (None if t is None else _deviation(alpha, t, index, num) for t in rest)
+    first, second, mixed = (None if t is None else _subtract_weighted_mean(alpha, t, index, num) for t in rest)
     if first is not None and second is not None:
-        curved = _deviation(alpha, first * second, index, num)
+        curved = _subtract_weighted_mean(alpha, first * second, index, num)
         mixed = curved if mixed is None else mixed + curved
     return Jet([alpha, *(None if t is None else alpha * t for t in (first, second, mixed))])
 
 
 LIBRARY = plain.Library(
-    xp=Namespace(),
-    scatter=make_linear(_scatter),
-    groups=_groups,
-    outer=lambda a, b, groups: (_multiply_jets if isinstance(b, Jet) else _outer)(a, b, groups),
-    times=lambda a, b, groups: multilinear(lambda a, b: _times(a, b, groups), a, b),
-    extremum=_extremum,
-    constant=_constant,
+    xp=JetFunctions(),
+    scatter=extend_linear(_scatter_add),
+    groups=_group_rows,
+    outer=lambda a, b, groups: (_sum_jet_products if isinstance(b, Jet) else _sum_outer_products)(a, b, groups),
+    times=lambda a, b, groups: apply_multilinear(lambda a, b: _multiply_by_group(a, b, groups), a, b),
+    extremum=_find_extremum,
+    constant=_detach,
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
-    harmonics=_harmonics,
-    softmax=_softmax,
-    bessel=_bessel,
-    wide=make_linear(torch.Tensor.double),
-    array=make_linear(
+    harmonics=_compute_harmonics,
+    softmax=_compute_softmax,
+    bessel=_compute_bessel,
+    wide=extend_linear(torch.Tensor.double),
+    array=extend_linear(
         lambda a, like: (a if isinstance(a, Tensor) else torch.from_numpy(a)).to(like.device, like.dtype)
     ),
 )
@@ -280,8 +291,8 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
         if graph is None:
             continue
         named = dict(zip(GRAPH_PARTS[type(graph).__name__].arrays, tensors(graph, False), strict=False))
-        if argument.name in SEGMENTS:
-            named = {SEGMENTS[argument.name]: named["index"]}
+        if argument.name in SEGMENT_INDEX_NAMES:
+            named = {SEGMENT_INDEX_NAMES[argument.name]: named["index"]}
         arrays |= {n: t.long() for n, t in named.items() if t is not None}
     if "indices" in arrays:
         rows = torch.arange(arrays["offsets"].shape[0] - 1, device=arrays["offsets"].device)
@@ -292,10 +303,10 @@ def _arrays_and_sizes(spec: Definition, keywords: Values) -> tuple[dict[str, Ten
     return arrays, {**keywords, **flags, **(kind.find_sizes(keywords) if kind else {})}
 
 
-_converted = make_linear(torch.Tensor.to)
+_convert_dtype = extend_linear(torch.Tensor.to)
 
 
-def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
+def _make_plain_form(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
     first = spec.inputs[0].name
 
     def function(values: Values, keywords: Values) -> tuple[Tensor, ...]:
@@ -303,14 +314,14 @@ def _plain(spec: Definition) -> Callable[[Values, Values], tuple[Tensor, ...]]:
         arrays, sizes = _arrays_and_sizes(spec, keywords)
         for name in (a.name for a in spec.inputs):
             if (t := values[name]) is not None:
-                arrays[name] = _converted(t, torch.float32) if t.dtype.itemsize == 2 else t
+                arrays[name] = _convert_dtype(t, torch.float32) if t.dtype.itemsize == 2 else t
         outputs = plain.PLAIN[spec.name](LIBRARY, arrays, sizes)
-        return tuple(_converted(outputs[a.name], values[first].dtype) for a in spec.outputs)
+        return tuple(_convert_dtype(outputs[a.name], values[first].dtype) for a in spec.outputs)
 
     return function
 
 
-def curvature(
+def make_curvature(
     spec: Definition, values: Values, keywords: Values, seeds: Values, mixed: Values
 ) -> tuple[dict[str, Tensor], Callable[[Values], Tensor]]:
     """Return the arrays that bwd2 depends on, by name, and a function that maps some of them to a number.
@@ -323,19 +334,19 @@ def curvature(
     grads = [f"grad_{a.name}" for a in spec.outputs]
     arrays = {n: values[n] for n in (*(f"gg_{n}" for n in names), *grads, *names) if values[n] is not None}
 
-    def function(some: Values) -> Tensor:
-        at = {**arrays, **some}
-        parts = {n: (at[n], at.get(f"gg_{n}"), seeds.get(n), mixed.get(n)) for n in names}
+    def compute_number(some: Values) -> Tensor:
+        all_arrays = {**arrays, **some}
+        parts = {n: (all_arrays[n], all_arrays.get(f"gg_{n}"), seeds.get(n), mixed.get(n)) for n in names}
         jets = {n: Jet(None if t is None else t.to(p[0].dtype) for t in p) for n, p in parts.items()}
         results: Any = PLAIN[spec.name]({**values, **jets}, keywords)
         number = arrays[names[0]].new_zeros(())
         for n, y in zip(grads, results, strict=True):
-            for by, part in ((seeds.get(n), y.parts[1]), (at[n], y.parts[3])):
-                if by is not None and part is not None:
-                    number = number + (by * part).sum()
+            for factor, part in ((seeds.get(n), y.parts[1]), (all_arrays[n], y.parts[3])):
+                if factor is not None and part is not None:
+                    number = number + (factor * part).sum()
         return number
 
-    return arrays, function
+    return arrays, compute_number
 
 
-PLAIN = {spec.name: _plain(spec) for spec in DEFINITIONS}
+PLAIN = {spec.name: _make_plain_form(spec) for spec in DEFINITIONS}

@@ -15,7 +15,7 @@ from trigraph.torch.layers.arguments import has_hooks
 
 __all__ = ["GATConv", "why_not"]
 
-STEPS = ("propagate", "message", "aggregate", "edge_update")
+HOOKED_STEPS = ("propagate", "message", "aggregate", "edge_update")
 METHODS = ("message", "message_and_aggregate", "aggregate", "update", "edge_update")
 
 
@@ -35,11 +35,13 @@ def why_not(layer: torch_geometric.nn.MessagePassing) -> str | None:
         return f"negative_slope is {slope}; only finite numbers from 0 are supported"
     if layer.explain:
         return "an explainer masks its messages"
-    if has_hooks(layer, STEPS):
+    if has_hooks(layer, HOOKED_STEPS):
         return "its message passing has hooks"
-    changed = [name for name in (*METHODS, "propagate", "edge_updater") if name in vars(layer)]
-    changed += [name for name in METHODS if not getattr(type(layer), name).__module__.startswith("torch_geometric.")]
-    return f"{' and '.join(changed)} of the layer is not PyTorch Geometric's" if changed else None
+    replaced_methods = [name for name in (*METHODS, "propagate", "edge_updater") if name in vars(layer)]
+    replaced_methods += [
+        name for name in METHODS if not getattr(type(layer), name).__module__.startswith("torch_geometric.")
+    ]
+    return f"{' and '.join(replaced_methods)} of the layer is not PyTorch Geometric's" if replaced_methods else None
 
 
 class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]

@@ -26,7 +26,7 @@ class _WithoutDefaults(inspect.Signature):
         return self.Bound(args, kwargs)
 
 
-def without_defaults(function: type[torch.autograd.Function]) -> None:
+def skip_default_arguments(function: type[torch.autograd.Function]) -> None:
     """Skip the search for default arguments in each `function.apply`; `forward` must not have default arguments."""
     function.forward.__signature__ = _WithoutDefaults()  # type: ignore[attr-defined]
 
@@ -39,7 +39,7 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
     """
 
     @functools.wraps(jvp)
-    def rule(ctx: Any, *tangents: Any) -> Any:
+    def nested_jvp(ctx: Any, *tangents: Any) -> Any:
         floating = [t is not None and t.is_floating_point() for t in ctx.saved_tensors]
         pairs = zip(ctx.saved_tensors, floating, strict=True)
         # Compiled programs do not update `forward_ad`'s current level, so pass the outermost level, 0.
@@ -49,10 +49,10 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
         with torch.inference_mode(False), torch.set_grad_enabled(recorded):
             return jvp(ctx, saved, *tangents)
 
-    return rule
+    return nested_jvp
 
 
-class Elementwise(torch.autograd.Function):
+class ElementwiseFunction(torch.autograd.Function):
     """Custom function whose arguments and results all have the same shape, with its own vmap rule.
 
     Torch's generated rule cannot be nested: it passes batched tensors to a `jvp`, which `allow_nesting` cannot unpack.
@@ -66,8 +66,8 @@ class Elementwise(torch.autograd.Function):
         return cls.apply(*moved), 0  # type: ignore[no-untyped-call]
 
 
-class EachEntry(torch.autograd.Function):
-    """Custom function that torch.vmap applies to each entry separately, for the reason given in `Elementwise`."""
+class EntrywiseFunction(torch.autograd.Function):
+    """Custom function that torch.vmap applies to each entry separately, for the reason in `ElementwiseFunction`."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:

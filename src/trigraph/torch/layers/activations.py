@@ -13,14 +13,14 @@ from trigraph.arrays import show_value
 from trigraph.fortran.silu import fill_silu_derivatives
 from trigraph.torch.arrays import has_storage, on_device, view_array
 from trigraph.torch.library import has_tangents
-from trigraph.torch.signatures import Elementwise, allow_nesting, without_defaults
+from trigraph.torch.signatures import ElementwiseFunction, allow_nesting, skip_default_arguments
 
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
 _softplus_backward = torch.ops.aten.softplus_backward.default
 
 
-class _SiLU(Elementwise):
+class _SiLU(ElementwiseFunction):
     """x sigmoid(x) with a differentiable derivative that is a single operation; torch's takes several."""
 
     @staticmethod
@@ -45,7 +45,7 @@ class _SiLU(Elementwise):
         return _SiLUBackward.apply(tangent, *saved)  # type: ignore[no-untyped-call]
 
 
-class _SiLUBackward(Elementwise):
+class _SiLUBackward(ElementwiseFunction):
     """Compute grad f'(x), where f is SiLU."""
 
     @staticmethod
@@ -68,13 +68,13 @@ class _SiLUBackward(Elementwise):
         return _SiLUBackward.apply(tangent_grad, x) + _SiLUDoubleBackward.apply(tangent, grad, x)[1]  # type: ignore[no-untyped-call]
 
 
-class _SiLUDoubleBackward(Elementwise):
+class _SiLUDoubleBackward(ElementwiseFunction):
     """Compute gg f'(x) and gg grad f''(x), the gradients of grad f'(x) for the cotangent `gg`; f is SiLU."""
 
     @staticmethod
     def forward(gg: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-        if _is_plain(gg, grad, x):
-            return _use_kernel(2, gg, grad, x)
+        if _kernel_supports(gg, grad, x):
+            return _run_kernel(2, gg, grad, x)
         # With s = sigmoid(x), f'' = (1 - s) (2 f' - f), and 1 - s is the derivative of softplus with beta = -1, which
         # torch sets to 1 below the threshold x = -40, where s is less than the rounding error of 1.
         first = _silu_backward(gg, x)
@@ -91,8 +91,8 @@ class _SiLUDoubleBackward(Elementwise):
         gg, grad, x = ctx.saved_tensors
         tensors = ggg_grad, ggg_x, gg, grad, x
         # The kernel is not differentiable: use it only if gradients are disabled and no tensor has a tangent.
-        if not torch.is_grad_enabled() and not has_tangents(tensors) and _is_plain(*tensors):
-            return _use_kernel(3, *tensors)
+        if not torch.is_grad_enabled() and not has_tangents(tensors) and _kernel_supports(*tensors):
+            return _run_kernel(3, *tensors)
         first, second, third = _compute_silu_derivatives(x)
         return (
             ggg_grad * first + ggg_x * grad * second,
@@ -110,7 +110,7 @@ class _SiLUDoubleBackward(Elementwise):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], gg: Tensor, *tensors: Tensor) -> Any:
-        """If only `gg` is batched, multiply the results for ``gg=1`` by `gg`; otherwise apply `Elementwise.vmap`."""
+        """If only `gg` is batched, multiply the results for ``gg=1`` by `gg`; else apply `ElementwiseFunction.vmap`."""
         if in_dims[1:] != (None, None):
             return super().vmap(info, in_dims, gg, *tensors)
         gg = gg.movedim(in_dims[0], 0)  # type: ignore[arg-type]
@@ -119,17 +119,17 @@ class _SiLUDoubleBackward(Elementwise):
 
 
 for _function in (_SiLU, _SiLUBackward, _SiLUDoubleBackward):
-    without_defaults(_function)
+    skip_default_arguments(_function)
 
 
 def _compute_silu_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the first three derivatives of SiLU, computed by torch operations and differentiable to any order."""
-    s, rest = torch.sigmoid(x), torch.sigmoid(-x)
-    p = s * rest
-    return s + x * p, p * (2 + x * (rest - s)), p * (3 * (rest - s) + x * (1 - 6 * p))
+    s, one_minus_s = torch.sigmoid(x), torch.sigmoid(-x)
+    p = s * one_minus_s
+    return s + x * p, p * (2 + x * (one_minus_s - s)), p * (3 * (one_minus_s - s) + x * (1 - 6 * p))
 
 
-def _is_plain(*tensors: Tensor) -> bool:
+def _kernel_supports(*tensors: Tensor) -> bool:
     """Return whether the SiLU kernels support the tensors, which requires equal devices, shapes and dtypes."""
     x = tensors[-1]
     alike = (x.dtype, x.shape, x.device)
@@ -140,7 +140,7 @@ def _is_plain(*tensors: Tensor) -> bool:
     )
 
 
-def _use_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
+def _run_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     given = [t.detach().contiguous() for t in arguments]
     results = [torch.empty_like(t) for t in given[-order:]]
     with on_device(given[-1]):
@@ -154,17 +154,17 @@ def _use_kernel(order: int, *arguments: Tensor) -> tuple[Tensor, ...]:
     return tuple(results)
 
 
-_here = threading.local()  # `once`: whether SiLU is differentiated at most once in this thread
+_thread_state = threading.local()  # `once`: whether SiLU is differentiated at most once in this thread
 
 
 @contextlib.contextmanager
-def differentiated_once() -> Iterator[None]:
+def use_torch_silu() -> Iterator[None]:
     """Use torch's SiLU, which has the same values, a faster first derivative and slower higher derivatives."""
-    before, _here.once = getattr(_here, "once", False), True
+    before, _thread_state.once = getattr(_thread_state, "once", False), True
     try:
         yield
     finally:
-        _here.once = before
+        _thread_state.once = before
 
 
 def silu(x: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def silu(x: Tensor) -> Tensor:
     # Do not trace `_SiLU`: its `silu_backward` has no derivative, and compilers fuse torch's own operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
-    if getattr(_here, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):
+    if getattr(_thread_state, "once", False) or not (torch.is_grad_enabled() or has_tangents((x,))):
         return torch.nn.functional.silu(x)
     return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 
@@ -185,7 +185,7 @@ class SiLU(torch.nn.Module):
         return silu(x)
 
 
-def activation(owner: str, act: str | Activation) -> Activation:
+def find_activation(owner: str, act: str | Activation) -> Activation:
     """Return the torch.nn activation named `act` ("swish" means SiLU); return a callable unchanged."""
     if not isinstance(act, str):
         if not callable(act):

@@ -10,7 +10,7 @@ from trigraph.arrays import require_count
 from trigraph.table import OPERATORS
 
 
-def _bounds(symbol: str) -> tuple[int, ...]:
+def _read_bounds(symbol: str) -> tuple[int, ...]:
     """Return the smallest and, if limited, the largest value of a size in the shapes of `radial_basis`."""
     limits = OPERATORS["radial_basis_fwd"].definition.symbol(symbol)
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
@@ -18,9 +18,9 @@ def _bounds(symbol: str) -> tuple[int, ...]:
 
 BOUNDS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("num_blocks", "num_before_skip", "num_after_skip", "num_output_layers"), (0,)),
-    "num_spherical": _bounds("num_spherical"),
-    "num_radial": _bounds("num_radial"),
-    "envelope_exponent": _bounds("envelope_exponent"),
+    "num_spherical": _read_bounds("num_spherical"),
+    "num_radial": _read_bounds("num_radial"),
+    "envelope_exponent": _read_bounds("envelope_exponent"),
 }
 
 
@@ -38,7 +38,7 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
     return (require_count(owner, "in_channels", in_channels, minimum),) * 2
 
 
-def widen_halves(*values: Any) -> list[Any]:
+def widen_half_precision(*values: Any) -> list[Any]:
     """Convert 16-bit CPU tensors, which the operators do not support, to float32; return other values unchanged.
 
     Under autocast, return all values unchanged: the operators convert them, and the results stay float32.
@@ -72,7 +72,7 @@ def require_cpu_or_cuda(owner: str, name: str, value: torch.Tensor) -> None:
         raise ValueError(f"{owner}: {name} is on {value.device}; expected a CPU or CUDA device")
 
 
-def refuse_script(module: torch.nn.Module) -> None:
+def refuse_torchscript(module: torch.nn.Module) -> None:
     """Raise NotImplementedError. Layers use this as ``__prepare_scriptable__``, which torch.jit.script calls first."""
     raise NotImplementedError(
         f"{type(module).__name__}: torch.jit.script cannot read the operators of trigraph; use torch.compile or "

@@ -17,10 +17,10 @@ from trigraph.arrays import (
     require_count,
     type_label,
 )
-from trigraph.graphs import CSC, entered
+from trigraph.graphs import CSC, enter_device
 from trigraph.graphs.counting import counts_fit
-from trigraph.torch.arrays import has_storage, in_plain_thread, is_batched
-from trigraph.torch.graphs import GraphTensors, tensors, uncompiled, view_tensor
+from trigraph.torch.arrays import call_in_new_thread, has_storage, is_batched
+from trigraph.torch.graphs import GraphTensors, exclude_from_compilation, tensors, view_tensor
 from trigraph.torch.layers.arguments import require_cpu_or_cuda
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
@@ -95,7 +95,7 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
 MATRIX_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 
-def is_matrix(edge_index: Any) -> bool:
+def is_sparse_matrix(edge_index: Any) -> bool:
     """Return whether `edge_index` is a sparse adjacency matrix."""
     return isinstance(edge_index, torch.Tensor) and edge_index.layout in MATRIX_LAYOUTS
 
@@ -133,13 +133,13 @@ def make_matrix(
 
 
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError, like `graph_of`, if a node index is out of range. Compiled programs skip this check."""
+    """Raise ValueError, like `find_graph`, if a node index is out of range. Compiled programs skip this check."""
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
     if name_library(rows) is None:  # the tensor is symbolic, or batched by torch.vmap
         return
-    with _name_layer_in_errors(owner), entered(rows):
+    with _name_layer_in_errors(owner), enter_device(rows):
         _check_ranges(rows, num_src_nodes, num_dst_nodes)
 
 
@@ -165,7 +165,7 @@ def narrow_indices(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(i.to(torch.int32) for i in indices) if fits else indices
 
 
-class _Kept:
+class _CachedGraphs:
     """Private copy of an edge_index, and the graphs built from it, by (num_src_nodes, num_dst_nodes, self-loops)."""
 
     def __init__(self, edges: Any) -> None:
@@ -180,18 +180,20 @@ class _Kept:
         return alike and find_device(own) == find_device(edges) and bool((own == edges).all())
 
 
-MOST_KEPT = 16  # maximum number of tensors with cached graphs; a graph needs several times the memory of its tensor
-# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_Kept.graphs`). Each lookup
-# compares the contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or other
-# processes cannot be detected otherwise.
-_kept = WeakTensorKeyDictionary()
+MAX_CACHED_TENSORS = (
+    16  # maximum number of tensors with cached graphs; a graph needs several times the memory of its tensor
+)
+# Cached graphs by the caller's tensor object, then by numbers of nodes and self-loops (`_CachedGraphs.graphs`). Each
+# lookup compares the contents of the tensor with the private copy, because writes by NumPy, DLPack, `Tensor.data` or
+# other processes cannot be detected otherwise.
+_graph_cache = WeakTensorKeyDictionary()
 
 
-@uncompiled
+@exclude_from_compilation
 def build_graph(
     owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, loops: bool = False
 ) -> CSC:
-    """Return the graph of an ``edge_index``, with the self-loops of `with_loops` if `loops`.
+    """Return the graph of an ``edge_index``, with the self-loops of `append_loops` if `loops`.
 
     The graph is cached by tensor object, except for subclasses of torch.Tensor and torch.func wrappers.
     """
@@ -199,37 +201,37 @@ def build_graph(
         edges = as_array(edge_index, "the tensor")
         if name_library(edges) is None:
             raise TypeError(f"CSC: src is {type_label(edge_index)}; expected a torch.Tensor of integers")
-        with entered(edge_index):
-            lasts = type(edge_index) is torch.Tensor and has_storage(edge_index)
-            kept: _Kept | None = _kept.get(edge_index) if lasts else None  # type: ignore[no-untyped-call]
-            if kept is None or not kept.holds(edges):
-                kept = _Kept(edges)
+        with enter_device(edge_index):
+            is_cacheable = type(edge_index) is torch.Tensor and has_storage(edge_index)
+            entry: _CachedGraphs | None = _graph_cache.get(edge_index) if is_cacheable else None  # type: ignore[no-untyped-call]
+            if entry is None or not entry.holds(edges):
+                entry = _CachedGraphs(edges)
             key = (num_src_nodes, num_dst_nodes, loops)
-            if key not in kept.graphs:
-                kept.graphs[key] = _build_graph(kept.edges, *key)
-    if lasts and _kept.get(edge_index) is not kept:  # type: ignore[no-untyped-call]
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
-        _kept[edge_index] = kept
-    return kept.graphs[key]
+            if key not in entry.graphs:
+                entry.graphs[key] = _build_graph(entry.edges, *key)
+    if is_cacheable and _graph_cache.get(edge_index) is not entry:  # type: ignore[no-untyped-call]
+        if len(_graph_cache) >= MAX_CACHED_TENSORS:
+            _graph_cache.clear()
+        _graph_cache[edge_index] = entry
+    return entry.graphs[key]
 
 
 def _build_graph(edges: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool) -> CSC:
     """Build the graph of an edge array, which must never change."""
-    number = min(num_src_nodes, num_dst_nodes)
-    if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + number, num_src_nodes, num_dst_nodes):
-        return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=number if loops else -1)
+    num_loops = min(num_src_nodes, num_dst_nodes)
+    if name_library(edges) == "numpy" and counts_fit(edges.shape[1] + num_loops, num_src_nodes, num_dst_nodes):
+        return CSC._from_nodes(edges[0], edges[1], num_src_nodes, num_dst_nodes, loops=num_loops if loops else -1)
     if loops or name_library(edges) == "cupy":
         _check_ranges(edges, num_src_nodes, num_dst_nodes)  # before positions change, because errors show them
-        edges = in_plain_thread(_with_self_loops, edges, number if loops else None)
+        edges = call_in_new_thread(_prepare_edges, edges, num_loops if loops else None)
     return CSC.from_coo(edges[0], edges[1], num_src_nodes, num_dst_nodes)
 
 
-def _with_self_loops(edges: Any, num_nodes: int | None) -> torch.Tensor:
+def _prepare_edges(edges: Any, num_nodes: int | None) -> torch.Tensor:
     """Return edges as a tensor, with self-loops if `num_nodes` is given; call `narrow_indices` on CUDA devices."""
     edge_index: torch.Tensor = view_tensor(edges)
     if num_nodes is not None:
-        edge_index, _ = with_loops(edge_index, None, num_nodes, None)
+        edge_index, _ = append_loops(edge_index, None, num_nodes, None)
     return narrow_indices(edge_index)[0] if edge_index.is_cuda else edge_index
 
 
@@ -242,7 +244,7 @@ def extract_graph(owner: str, edge_index: Any) -> Any:
     return edge_index.graph()
 
 
-def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
+def find_graph(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
     """Check node features, and return the given prepared graph or the graph of an ``edge_index``.
 
     Destination features may be None only with a prepared graph.
@@ -266,7 +268,7 @@ def list_edge_ends(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return indices, dst, edge_ids
 
 
-def source_and_destination(x: Any) -> tuple[Any, Any]:
+def split_features(x: Any) -> tuple[Any, Any]:
     """Return the features of sources and of destinations, which are the same unless `x` is a pair."""
     return tuple(x) if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)  # type: ignore[return-value]
 
@@ -279,7 +281,7 @@ def check_reduction(owner: str, fill_value: str) -> None:
         )
 
 
-def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int, fill_value: Any) -> torch.Tensor:
+def _make_loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int, fill_value: Any) -> torch.Tensor:
     """Return edge features for the self-loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
@@ -287,15 +289,15 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
         value = torch.as_tensor(fill, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     check_reduction("add_self_loops", fill_value)
-    into = dst < num_nodes  # in a bipartite graph, some destinations have no self-loop
-    dst, edge_attr = dst[into].long(), edge_attr[into]
+    has_loop = dst < num_nodes  # in a bipartite graph, some destinations have no self-loop
+    dst, edge_attr = dst[has_loop].long(), edge_attr[has_loop]
     each = dst.view(-1, *(1 for _ in shape[1:])).expand_as(edge_attr)
     product = fill_value == "mul"
     start = edge_attr.new_full(shape, float(product))
     return start.scatter_reduce(0, each, edge_attr, REDUCTIONS[fill_value], include_self=product)
 
 
-def with_loops(
+def append_loops(
     edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute `add_self_loops` for checked arguments."""
@@ -304,7 +306,7 @@ def with_loops(
     loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
     if edge_attr is not None:
         edge_attr = edge_attr[no_loop]
-        edge_attr = torch.cat([edge_attr, _loop_attributes(edge_attr, edge_index[1], num_nodes, fill_value)])
+        edge_attr = torch.cat([edge_attr, _make_loop_attributes(edge_attr, edge_index[1], num_nodes, fill_value)])
     return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
 
 
@@ -366,4 +368,4 @@ def add_self_loops(
         num_nodes = require_count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
     if edge_index.is_cpu and not torch.compiler.is_compiling():  # bytes for the loops and the result
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
-    return with_loops(edge_index, edge_attr, num_nodes, fill_value)
+    return append_loops(edge_index, edge_attr, num_nodes, fill_value)

@@ -10,8 +10,15 @@ from torch.nn.functional import dropout, leaky_relu
 from trigraph.arrays import real_number
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widen_halves
+from trigraph.torch.layers.arguments import (
+    check_channels,
+    check_sizes,
+    count_inputs,
+    refuse_torchscript,
+    widen_half_precision,
+)
 from trigraph.torch.layers.edges import (
+    append_loops,
     build_graph,
     check_edge_index,
     check_features,
@@ -20,16 +27,15 @@ from trigraph.torch.layers.edges import (
     check_reduction,
     check_rows,
     extract_graph,
-    is_matrix,
+    is_sparse_matrix,
     list_edge_ends,
     list_matrix_edges,
     make_matrix,
-    source_and_destination,
-    with_loops,
+    split_features,
 )
 
 
-def _glorot(weight: torch.Tensor) -> None:
+def _init_glorot(weight: torch.Tensor) -> None:
     """Initialize a weight by Glorot's uniform rule, where the last two sizes are fan-in and fan-out."""
     bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
     torch.nn.init.uniform_(weight, -bound, bound)
@@ -37,7 +43,7 @@ def _glorot(weight: torch.Tensor) -> None:
 
 class _Linear(torch.nn.Linear):
     def reset_parameters(self) -> None:
-        _glorot(self.weight)
+        _init_glorot(self.weight)
 
 
 class _LazyLinear(torch.nn.LazyLinear):
@@ -45,10 +51,10 @@ class _LazyLinear(torch.nn.LazyLinear):
 
     def reset_parameters(self) -> None:
         if self.in_features and not self.has_uninitialized_params():  # type: ignore[no-untyped-call]
-            _glorot(self.weight)
+            _init_glorot(self.weight)
 
 
-def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
+def _make_linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
     """Return a linear layer without bias; if `in_channels` is -1, the first call sets it."""
     if in_channels != -1:
         return _Linear(in_channels, out_channels, bias=False)
@@ -143,13 +149,13 @@ class GATConv(torch.nn.Module):
         self.residual = residual
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         shared = not isinstance(in_channels, (tuple, list))
-        self.lin = _linear(sizes[0], width) if shared else None
-        self.lin_src = None if shared else _linear(sizes[0], width)
-        self.lin_dst = None if shared else _linear(sizes[1], width)
+        self.lin = _make_linear(sizes[0], width) if shared else None
+        self.lin_src = None if shared else _make_linear(sizes[0], width)
+        self.lin_dst = None if shared else _make_linear(sizes[1], width)
         self.att_src, self.att_dst = (torch.nn.Parameter(torch.empty(1, heads, out_channels)) for _ in range(2))
-        self.lin_edge = None if edge_dim is None else _linear(edge_dim, width)
+        self.lin_edge = None if edge_dim is None else _make_linear(edge_dim, width)
         self.att_edge = None if edge_dim is None else torch.nn.Parameter(torch.empty(1, heads, out_channels))
-        self.res = _linear(sizes[1], total) if residual else None
+        self.res = _make_linear(sizes[1], total) if residual else None
         self.bias = torch.nn.Parameter(torch.empty(total)) if bias else None
         self.reset_parameters()
 
@@ -160,14 +166,14 @@ class GATConv(torch.nn.Module):
                 linear.reset_parameters()
         for attention in (self.att_src, self.att_dst, self.att_edge):
             if attention is not None:
-                _glorot(attention)
+                _init_glorot(attention)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     @property
     def _linears(self) -> tuple[Any, Any]:
@@ -183,7 +189,7 @@ class GATConv(torch.nn.Module):
         x_dst = x_src if src is dst and of_src is of_dst else of_dst(dst)
         return x_src, x_dst, None if self.res is None else self.res(dst)
 
-    def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
+    def _check_sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
         """Check features and edges, and return the numbers of sources and destinations."""
         check_features("GATConv", src, dst, *map(count_inputs, self._linears))
         prepared = isinstance(edge_index, CSC)
@@ -263,16 +269,16 @@ class GATConv(torch.nn.Module):
             During the capture of a CUDA graph, with an `edge_index` that is not a prepared graph.
         """
         layout, edge_index = None, extract_graph("GATConv", edge_index)
-        if is_matrix(edge_index):
+        if is_sparse_matrix(edge_index):
             layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
             if size is not None and tuple(size) != expected:
                 raise ValueError(f"GATConv: size is {tuple(size)}; expected {expected}, as in the matrix edge_index")
             edge_index, values = list_matrix_edges("GATConv", edge_index)  # type: ignore[arg-type]
             size, edge_attr = expected, values if edge_attr is None and values.dim() > 1 else edge_attr
-        src, dst = source_and_destination(x)
-        num_src, num_dst = self._sizes(src, dst, edge_index, size)
+        src, dst = split_features(x)
+        num_src, num_dst = self._check_sizes(src, dst, edge_index, size)
         edge_attr = self._edge_rows(edge_attr, edge_index)
-        by_edge = return_attention_weights or (self.training and self.dropout > 0)
+        uses_torch_operators = return_attention_weights or (self.training and self.dropout > 0)
         graph: Any = edge_index
         if isinstance(edge_index, CSC):
             if self.add_self_loops:
@@ -280,20 +286,20 @@ class GATConv(torch.nn.Module):
                     "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False, and a "
                     "graph built from the edges that trigraph.torch.nn.add_self_loops returns"
                 )
-        elif by_edge:
+        elif uses_torch_operators:
             check_indices("GATConv", edge_index, num_src, num_dst)
         else:  # a graph break in compiled programs, so do it before any computation
             graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
-        if self.add_self_loops and (by_edge or edge_attr is not None):
-            edge_index, edge_attr = with_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
+        if self.add_self_loops and (uses_torch_operators or edge_attr is not None):
+            edge_index, edge_attr = append_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]
         x_src, x_dst, residual = self._embed(src, dst)
         edges = None if edge_attr is None or self.lin_edge is None else self.lin_edge(edge_attr)
         dtype, weights = x_src.dtype, [self.att_src, self.att_dst, None if edges is None else self.att_edge]
-        x_src, x_dst, residual, edges, *weights = widen_halves(x_src, x_dst, residual, edges, *weights)
+        x_src, x_dst, residual, edges, *weights = widen_half_precision(x_src, x_dst, residual, edges, *weights)
         attention = None
-        if by_edge:
+        if uses_torch_operators:
             ends = list_edge_ends(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
-            out, attention = self._by_edge(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
+            out, attention = self._compute_by_edge(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
             edge_index = torch.stack(ends[:2])  # type: ignore[arg-type]
         else:
             if x_dst is None:
@@ -319,7 +325,7 @@ class GATConv(torch.nn.Module):
             attention = edge_index.values()
         return out, (edge_index, attention)
 
-    def _by_edge(
+    def _compute_by_edge(
         self,
         x_src: torch.Tensor,
         x_dst: torch.Tensor | None,
@@ -334,13 +340,15 @@ class GATConv(torch.nn.Module):
         if x_dst is not None:
             score = score + (x_dst.view(-1, *heads) * self.att_dst).sum(-1)[dst]
         if edges is not None and self.att_edge is not None:
-            of_edges = (edges.view(-1, *heads) * self.att_edge).sum(-1)
-            score = score + (of_edges if rows is None else of_edges[rows])
+            edge_score = (edges.view(-1, *heads) * self.att_edge).sum(-1)
+            score = score + (edge_score if rows is None else edge_score[rows])
         score = leaky_relu(score, self.negative_slope)
         each = dst.long()[:, None].expand_as(score)
-        peak = score.new_zeros(num_dst, self.heads).scatter_reduce(0, each, score.detach(), "amax", include_self=False)
+        max_score = score.new_zeros(num_dst, self.heads).scatter_reduce(
+            0, each, score.detach(), "amax", include_self=False
+        )
         # Under autocast, dtypes may change between operations, so the buffer of each sum has the dtype of the terms.
-        powers = (score - peak[dst]).exp()
+        powers = (score - max_score[dst]).exp()
         attention = powers / powers.new_zeros(num_dst, self.heads).index_add(0, dst, powers)[dst]
         attention = dropout(attention, self.dropout, self.training)
         messages = values[src] * attention[:, :, None]

@@ -12,13 +12,13 @@ import torch
 from trigraph.arrays import MOST, as_array, check_memory, check_range, require_count
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import tensors, uncompiled
-from trigraph.torch.layers.arguments import refuse_script
+from trigraph.torch.graphs import exclude_from_compilation, tensors
+from trigraph.torch.layers.arguments import refuse_torchscript
 
 Index = torch.Tensor | Segments
 
 
-def _he_orthogonal(weight: torch.Tensor) -> None:
+def _init_he_orthogonal(weight: torch.Tensor) -> None:
     """Fill with an orthogonal matrix, standardized over the dimensions to be summed to variance 1 / (their size)."""
     torch.nn.init.orthogonal_(weight)
     summed = (0, 1) if weight.dim() == 3 else (1,)
@@ -28,7 +28,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
         weight.copy_((weight - mean) / (terms * (var + 1e-6)).sqrt())
 
 
-def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
+def _check_shape(owner: str, name: str, value: Any, symbols: str, *shape: int | None) -> None:
     """Raise unless a value is a tensor of the given shape; None matches any size. Errors show `symbols`."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
@@ -38,7 +38,7 @@ def _check(owner: str, name: str, value: Any, symbols: str, *shape: int | None) 
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){numbers}")
 
 
-def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
+def _get_segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
     """Return prepared segments unchanged, or build the segments of an index tensor."""
     segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
     if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
@@ -49,7 +49,7 @@ def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], n
     return segments
 
 
-@uncompiled
+@exclude_from_compilation
 def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Segments:
     try:
         return Segments(index, num_segments)
@@ -63,13 +63,13 @@ class _Slots:
     def __init__(
         self, owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
     ) -> None:
-        by_row = _segments(owner, f"{prefix}_outer", outer, members, rows[1])
+        by_row = _get_segments(owner, f"{prefix}_outer", outer, members, rows[1])
         name, self.outer, self.num_rows = f"{prefix}_inner", tensors(by_row, False)[0].long(), rows[1]
         self.owner, self.product = owner, f"{rows[0]} * (max({name}) + 1)"
         if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
             came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
             raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
-        _check(owner, name, inner, members[0], members[1])
+        _check_shape(owner, name, inner, members[0], members[1])
         self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
         check_range(
             owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
@@ -100,7 +100,7 @@ class _Slots:
         return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 
-_find_slots = uncompiled(_Slots)
+_find_slots = exclude_from_compilation(_Slots)
 
 
 class BasisEmbedding(torch.nn.Module):
@@ -144,9 +144,9 @@ class BasisEmbedding(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Reinitialize the weight."""
-        _he_orthogonal(self.weight)
+        _init_he_orthogonal(self.weight)
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -194,19 +194,19 @@ class BasisEmbedding(torch.nn.Module):
             arguments cannot be combined, or there is not enough memory for padding.
         """
         owner = "BasisEmbedding"
-        _check(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
+        _check_shape(owner, "rad_basis", rad_basis, "num_edges, num_radial", None, self.num_radial)
         edges = ("num_edges", len(rad_basis))
         if sph_basis is None:
             if idx_sph_inner is not None:
                 raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
         else:
-            _check(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", None, self.num_spherical)
+            _check_shape(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", None, self.num_spherical)
             if sph_basis.dtype != rad_basis.dtype and not torch.is_autocast_enabled(rad_basis.device.type):
                 raise TypeError(
                     f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, as for rad_basis"
                 )
             if idx_sph_inner is None:
-                return self._by_triplet(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
+                return self._embed_triplets(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
         by_atom = by_edge = None
         if self.padded and idx_rad_inner is not None:
             atoms = ("num_atoms", require_count(owner, "num_atoms", num_atoms))
@@ -223,7 +223,7 @@ class BasisEmbedding(torch.nn.Module):
             return rad_W1
         return rad_W1, sph_basis if by_edge is None else by_edge.pad(sph_basis).transpose(1, 2)
 
-    def _by_triplet(
+    def _embed_triplets(
         self, rad_basis: torch.Tensor, sph_basis: torch.Tensor, idx_rad_inner: Any, outer: Any, edges: tuple[str, int]
     ) -> torch.Tensor:
         """Return the product of both bases for each triplet."""
@@ -232,7 +232,7 @@ class BasisEmbedding(torch.nn.Module):
             raise ValueError(f"{owner}: num_spherical is None; expected an int for a sph_basis without idx_sph_inner")
         if idx_rad_inner is not None:
             raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
-        triplets = _segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
+        triplets = _get_segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
         return FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
 
 
@@ -273,14 +273,14 @@ class EfficientInteractionBilinear(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Reinitialize the weight."""
-        _he_orthogonal(self.weight)
+        _init_he_orthogonal(self.weight)
 
     @property
     def weight(self) -> torch.Tensor:
         """Weight of the bilinear layer, with emb_size_in as the fastest-varying axis."""
         return self.bilinear.get_submodule("linear").weight  # type: ignore[return-value]
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -322,16 +322,16 @@ class EfficientInteractionBilinear(torch.nn.Module):
         """
         sizes, of_edges = (self.emb_size_interm, self.emb_size_in), (idx_agg_outer, idx_agg_inner)
         of_atoms = (idx_agg2_outer, idx_agg2_inner)
-        return _bilinear(self.weight, sizes, basis, m, of_edges, of_atoms, agg2_out_size)
+        return _compute_bilinear(self.weight, sizes, basis, m, of_edges, of_atoms, agg2_out_size)
 
 
-def _bilinear(
+def _compute_bilinear(
     weight: torch.Tensor,
     sizes: tuple[int, int],
     basis: Any,
     m: torch.Tensor,
-    of_edges: tuple[Any, Any],
-    of_atoms: tuple[Any, Any] = (None, None),
+    edge_indices: tuple[Any, Any],
+    atom_indices: tuple[Any, Any] = (None, None),
     num_atoms: Any = None,
 ) -> torch.Tensor:
     """Compute `EfficientInteractionBilinear`; `sizes` is (interm, emb_in), and index pairs are (outer, inner)."""
@@ -339,27 +339,27 @@ def _bilinear(
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:
         raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
     rad_W1, sph = basis
-    _check(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", None, interm, None)
+    _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", None, interm, None)
     if not isinstance(sph, torch.Tensor) or sph.dim() != 3:
-        _check(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
-    _check(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
+        _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax) or (num_triplets, num_spherical", None, None)
+    _check_shape(owner, "m", m, "num_triplets, emb_size_in", None, emb_in)
     members, size = ("num_triplets", len(m)), 0
-    if of_atoms[0] is not None:  # torch.compile does not support `require_count`
+    if atom_indices[0] is not None:  # torch.compile does not support `require_count`
         size = num_atoms if type(num_atoms) is int else require_count(owner, "agg2_out_size", num_atoms)
     edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
-    triplets = _segments(owner, "idx_agg_outer", of_edges[0], members, edges[1])
-    atoms = None if of_atoms[0] is None else _segments(owner, "idx_agg2_outer", of_atoms[0], edges, size)
+    triplets = _get_segments(owner, "idx_agg_outer", edge_indices[0], members, edges[1])
+    atoms = None if atom_indices[0] is None else _get_segments(owner, "idx_agg2_outer", atom_indices[0], edges, size)
     if sph.dim() == 3:
-        slots = _find_slots(owner, "idx_agg", triplets, of_edges[1], members, edges)
+        slots = _find_slots(owner, "idx_agg", triplets, edge_indices[1], members, edges)
         num_spherical = sph.shape[1]
-        _check(owner, "sph", sph, "num_edges, num_spherical, Kmax", edges[1], num_spherical, slots.width)
+        _check_shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", edges[1], num_spherical, slots.width)
         sph = slots.members(sph.transpose(1, 2))
         if atoms is not None:
-            slots = _find_slots(owner, "idx_agg2", atoms, of_atoms[1], edges, ("agg2_out_size", size))
+            slots = _find_slots(owner, "idx_agg2", atoms, atom_indices[1], edges, ("agg2_out_size", size))
             width = slots.width * num_spherical
-            _check(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", size, interm, width)
+            _check_shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", size, interm, width)
             rad_W1 = slots.members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
-    _check(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", edges[1], interm, sph.shape[1])
+    _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", edges[1], interm, sph.shape[1])
     return FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
 
 
@@ -379,7 +379,7 @@ class MatterGenBilinear(torch.nn.Module):
 
     weight: torch.nn.Parameter
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def forward(
         self, basis: tuple[torch.Tensor, torch.Tensor], m: torch.Tensor, id_reduce: Index, id_ragged_idx: torch.Tensor
@@ -391,7 +391,7 @@ class MatterGenBilinear(torch.nn.Module):
         """
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
-        return _bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))
+        return _compute_bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))
 
 
 class PairInteraction(torch.nn.Module):
@@ -413,7 +413,7 @@ class PairInteraction(torch.nn.Module):
     scale_rbf_sum: torch.nn.Module
     up_projection: torch.nn.Module
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def forward(
         self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
@@ -426,12 +426,12 @@ class PairInteraction(torch.nn.Module):
         source, target = edge_index
         if not isinstance(rad_basis, torch.Tensor) or rad_basis.dim() != 3:
             symbols = "num_atoms, interm, Kmax2) or (num_edges, interm"
-            _check("PairInteraction", "rad_basis", rad_basis, symbols, None, None)
+            _check_shape("PairInteraction", "rad_basis", rad_basis, symbols, None, None)
         rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
         x_ba = self.down_projection(h)[source]
         weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
         sizes = (weight.shape[1] // x_ba.shape[1], x_ba.shape[1])
         basis = (rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1))
         each = torch.arange(len(x_ba), device=x_ba.device)
-        x = _bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
+        x = _compute_bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
         return self.up_projection(self.scale_rbf_sum(x, ref=x_ba))

@@ -8,8 +8,8 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_script, widen_halves
-from trigraph.torch.layers.edges import check_rows, graph_of, source_and_destination
+from trigraph.torch.layers.arguments import check_channels, check_sizes, refuse_torchscript, widen_half_precision
+from trigraph.torch.layers.edges import check_rows, find_graph, split_features
 
 
 class GNOLayer(torch.nn.Module):
@@ -99,7 +99,7 @@ class GNOLayer(torch.nn.Module):
         """Widths of the features of sources and of destinations."""
         return (self.in_channels, self.in_channels) if isinstance(self.in_channels, int) else self.in_channels
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -154,10 +154,10 @@ class GNOLayer(torch.nn.Module):
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
-        src, dst = source_and_destination(x)
+        src, dst = split_features(x)
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
-        graph = graph_of("GNOLayer", edge_index, src, dst, *self.sizes)
-        dtype, (src, coords, params) = src.dtype, widen_halves(src, coords, self.params)
+        graph = find_graph("GNOLayer", edge_index, src, dst, *self.sizes)
+        dtype, (src, coords, params) = src.dtype, widen_half_precision(src, coords, self.params)
         out: torch.Tensor = FUNCTIONS["gno_message"](
             src, coords, params, graph, f_in=self.sizes[0], f_out=self.out_channels
         )

@@ -6,8 +6,14 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.layers.arguments import check_channels, check_sizes, count_inputs, refuse_script, widen_halves
-from trigraph.torch.layers.edges import graph_of, source_and_destination
+from trigraph.torch.layers.arguments import (
+    check_channels,
+    check_sizes,
+    count_inputs,
+    refuse_torchscript,
+    widen_half_precision,
+)
+from trigraph.torch.layers.edges import find_graph, split_features
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
 
@@ -76,7 +82,7 @@ class WeightedConv(torch.nn.Module):
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def extra_repr(self) -> str:
         """Return the sizes and the aggregation."""
@@ -106,13 +112,13 @@ class WeightedConv(torch.nn.Module):
         NotImplementedError
             In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
-        src, dst = source_and_destination(x)
+        src, dst = split_features(x)
         if self.lin_root is not None and dst is None:
             raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
-        graph = graph_of("WeightedConv", edge_index, src, dst, count_inputs(self.lin), count_inputs(self.lin_root))
+        graph = find_graph("WeightedConv", edge_index, src, dst, count_inputs(self.lin), count_inputs(self.lin_root))
         values = self.lin(src)
         dtype = values.dtype
-        values, edge_weight = widen_halves(values, edge_weight)
+        values, edge_weight = widen_half_precision(values, edge_weight)
         result = FUNCTIONS["agg_weighted_n2n"](values, edge_weight, graph, self.aggr, self.mean_by)
         out: torch.Tensor = result.output_embedding
         if self.lin_root is not None:

@@ -18,7 +18,7 @@ from trigraph.torch.potentials.structures import find_periodic
 _WORKSPACE = ("frames", "bins", "crossed", "refused")
 
 
-def _views(*tensors: Tensor | None) -> list[Any]:
+def _view_arrays(*tensors: Tensor | None) -> list[Any]:
     return [view_array(t) for t in tensors]
 
 
@@ -42,8 +42,8 @@ def _bin_atoms(
     from trigraph.gpu.neighbors import bin_atoms
 
     with on_device(pos):
-        inputs = _views(pos, cells, periodic, batch, offsets, members)
-        bin_atoms(*[*inputs, cutoff, _views(frames, bins, crossed, refused)])
+        inputs = _view_arrays(pos, cells, periodic, batch, offsets, members)
+        bin_atoms(*[*inputs, cutoff, _view_arrays(frames, bins, crossed, refused)])
 
 
 @torch.library.custom_op("trigraph::find_pairs", mutates_args=("counts", "edges"))
@@ -57,7 +57,7 @@ def _find_pairs(
     order: Tensor,
     starts: Tensor,
     cutoff: float,
-    most: int,
+    max_degree: int,
     counts: Tensor,
     ends: Tensor | None = None,
     fits: Tensor | None = None,
@@ -66,9 +66,9 @@ def _find_pairs(
     from trigraph.gpu.neighbors import find_pairs
 
     with on_device(pos):
-        by_atom, by_bin = _views(frames, bins, crossed), _views(order, starts)
-        outputs = _views(counts, ends, fits, edges)
-        find_pairs(*[*_views(pos, batch, offsets), by_atom, by_bin, cutoff, most, *outputs])
+        by_atom, by_bin = _view_arrays(frames, bins, crossed), _view_arrays(order, starts)
+        outputs = _view_arrays(counts, ends, fits, edges)
+        find_pairs(*[*_view_arrays(pos, batch, offsets), by_atom, by_bin, cutoff, max_degree, *outputs])
 
 
 @torch.library.custom_op("trigraph::link_edges", mutates_args=("arrays", "shifts"))
@@ -76,7 +76,7 @@ def _link_edges(pos: Tensor, row_offsets: Tensor, edges: Tensor, arrays: list[Te
     from trigraph.gpu.neighbors import link_edges
 
     with on_device(pos):
-        link_edges(*[*_views(pos, row_offsets, edges), _views(*arrays), view_array(shifts)])
+        link_edges(*[*_view_arrays(pos, row_offsets, edges), _view_arrays(*arrays), view_array(shifts)])
 
 
 def _is_like(value: Any, pos: Tensor, shapes: list[tuple[int, ...]]) -> bool:
@@ -90,7 +90,7 @@ class CapacitySearch:
     Attributes
     ----------
     z, batch, periodic : Tensor
-        Arguments of the current call. The search is refused if any differs from the values recorded by `follow`.
+        Arguments of the current call. The search is refused if any differs from what `record_checked` recorded.
     """
 
     def __init__(self, padding: Padding, cutoff: float, pool: Any) -> None:
@@ -101,10 +101,10 @@ class CapacitySearch:
         # Never recaptured, because neither the cutoff nor the memory of padding and search ever changes.
         self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
-        self._on_host = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
+        self._host_result = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)
         self._event: Any = None
 
-    def follow(self, flags: np.ndarray) -> None:
+    def record_checked(self, flags: np.ndarray) -> None:
         """Record the atoms in the padding and `flags`, the periodic directions of each structure, as checked."""
         self._flags = flags
         self.z.copy_(self.padding.z)
@@ -134,7 +134,7 @@ class CapacitySearch:
         if not fits:
             return False
         with torch.no_grad():
-            padding.forget()
+            padding.invalidate_graphs()
             padding.pos[:atoms].copy_(pos)
             self.z[:atoms].copy_(z)
             if batch is None:
@@ -151,14 +151,14 @@ class CapacitySearch:
     def begin(self) -> None:
         """Start the search and the asynchronous copy of its result to the host."""
         (result,) = self._replay()
-        self._on_host.copy_(result, non_blocking=True)  # type: ignore[arg-type]
+        self._host_result.copy_(result, non_blocking=True)  # type: ignore[arg-type]
         self._event = torch.cuda.Event()
         self._event.record()
 
     def end(self) -> tuple[bool, int]:
         """Wait for the search but not for later work; return whether it was refused, and the number of edges."""
         self._event.synchronize()
-        refused, total = self._on_host.tolist()
+        refused, total = self._host_result.tolist()
         return bool(refused), total
 
     def search(self) -> tuple[Tensor]:
@@ -179,9 +179,20 @@ class CapacitySearch:
         )  # fmt: skip
         ascending, order = torch.sort(bins, stable=True)
         starts = torch.searchsorted(ascending, torch.arange(atoms + 1, **int32), out_int32=True)
-        found = pos, padding.batch, offsets, frames, bins, crossed, order.to(torch.int32), starts, self.cutoff, degree
+        search_arguments = (
+            pos,
+            padding.batch,
+            offsets,
+            frames,
+            bins,
+            crossed,
+            order.to(torch.int32),
+            starts,
+            self.cutoff,
+            degree,
+        )
         counts = torch.empty(atoms, NEIGHBOR_LANES, **int32)
-        _find_pairs(*found, counts)
+        _find_pairs(*search_arguments, counts)
         ends = counts.flatten().cumsum(0)
         changed = (self.z != padding.z).any() | (self.batch != padding.batch).any()
         changed |= (self.periodic != self._periodic).any()
@@ -191,7 +202,7 @@ class CapacitySearch:
         rows = torch.cat([ends.new_zeros(1), ends[NEIGHBOR_LANES - 1 :: NEIGHBOR_LANES]])
         rows = torch.where(fits, rows, 0).to(torch.int32)
         edges = torch.empty(5, most_edges, **int32)
-        _find_pairs(*found, counts, ends, fits, edges)
+        _find_pairs(*search_arguments, counts, ends, fits, edges)
         for name, array in padding.edges.items():
             if "offsets" in name:
                 array.copy_(rows)

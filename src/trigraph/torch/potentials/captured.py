@@ -10,12 +10,12 @@ from torch import Tensor
 
 from trigraph.locks import Lock
 from trigraph.torch.arrays import has_storage
-from trigraph.torch.graphs import uncompiled
+from trigraph.torch.graphs import exclude_from_compilation
 from trigraph.torch.potentials.capacity_search import CapacitySearch
-from trigraph.torch.potentials.padding import OWNER, Capacity, Given, Padding, choose
+from trigraph.torch.potentials.padding import OWNER, Capacity, Given, Padding, choose_capacity
 from trigraph.torch.potentials.potential import Potential
 from trigraph.torch.potentials.program_key import ProgramKey
-from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
+from trigraph.torch.potentials.replacement import Replacement, copy_model, list_torch_settings
 from trigraph.torch.potentials.replay import Replay, is_captured
 from trigraph.torch.potentials.structures import (
     EnergyForcesStress,
@@ -26,8 +26,8 @@ from trigraph.torch.potentials.structures import (
 )
 from trigraph.torch.potentials.training_step import TrainingStep
 
-MOST_PADDINGS, MOST_REPLAYS = 8, 32  # maximum numbers of paddings and replays per potential
-OF_ATOMS = (False, True, False, True)  # whether energy, forces, stress and energies contain a row per atom
+MAX_PADDINGS, MAX_REPLAYS = 8, 32  # maximum numbers of paddings and replays per potential
+RESULT_IS_PER_ATOM = (False, True, False, True)  # whether energy, forces, stress and energies contain a row per atom
 R = TypeVar("R")
 
 
@@ -54,9 +54,9 @@ class CapturedPotential(Replacement):
     def __init__(self, model: Potential, given: list[Capacity], static_results: bool) -> None:
         super().__init__(model)
         self.given, self.static_results = given, static_results
-        self._forget()
+        self._reset_caches()
 
-    def _forget(self) -> None:
+    def _reset_caches(self) -> None:
         # Keyed by (capacity, dtype, device, index dtype, whether there are cells), which is all that is needed to
         # allocate a padding. The most recently used padding is last.
         self._paddings: dict[Any, Padding] = {}
@@ -69,16 +69,16 @@ class CapturedPotential(Replacement):
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None
-        self._followed: Padding | None = None  # reused while calls have the same atoms as the last call
+        self._search_padding: Padding | None = None  # reused while calls have the same atoms as the last call
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, which omits CUDA graphs."""
-        own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool", "_followed")
+        own = ("_paddings", "_replays", "_key", "_versions", "_addresses", "_lock", "_pool", "_search_padding")
         return {n: v for n, v in vars(self).items() if n not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget()
+        self._reset_caches()
 
     @property
     def capacities(self) -> list[Capacity]:
@@ -89,7 +89,7 @@ class CapturedPotential(Replacement):
         """Call a function under the lock of the shared memory, and return its result."""
         return self._lock.hold(function)
 
-    def drop(self, what: Any) -> None:
+    def drop_replays(self, what: Any) -> None:
         """Drop the replays that `replay` created for `what`."""
         self._replays = {key: replay for key, replay in self._replays.items() if key[1] is not what}
 
@@ -97,7 +97,7 @@ class CapturedPotential(Replacement):
         """Drop all captured graphs, as required after undetected changes (see `CompiledPotential.recompile`)."""
         self.hold(self._replays.clear)
 
-    @uncompiled
+    @exclude_from_compilation
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -110,20 +110,22 @@ class CapturedPotential(Replacement):
     ) -> EnergyForcesStress:
         """Compute energies, forces and stresses. See `Potential.energy_forces_stress` for arguments and errors."""
         arguments, results = (z, pos, batch, cell, pbc), None
-        searches = neighbors is None and self.max_num_neighbors is None and not create_graph
-        searches = searches and all(type(t) is Tensor and is_captured(t.device) and has_storage(t) for t in (z, pos))
+        can_search = neighbors is None and self.max_num_neighbors is None and not create_graph
+        can_search = can_search and all(
+            type(t) is Tensor and is_captured(t.device) and has_storage(t) for t in (z, pos)
+        )
         with torch.inference_mode(False), torch.enable_grad():
-            if searches:
+            if can_search:
                 results = self.hold(lambda: self._search_and_compute(*arguments))
             if results is None:
-                repeats = searches and self.hold(lambda: self._repeats(z, batch))
+                has_same_atoms = can_search and self.hold(lambda: self._has_same_atoms(z, batch))
                 results = Potential.energy_forces_stress(self, *arguments, neighbors, create_graph)  # type: ignore[arg-type]
-                self._followed = None
-                if repeats:
-                    self.hold(lambda: self._follow(cell, pbc))
+                self._search_padding = None
+                if has_same_atoms:
+                    self.hold(lambda: self._prepare_search(cell, pbc))
         return results
 
-    def _repeats(self, z: Tensor, batch: Tensor | None) -> bool:
+    def _has_same_atoms(self, z: Tensor, batch: Tensor | None) -> bool:
         """Return whether the most recently used padding contains the same atoms."""
         padding = next(reversed(self._paddings.values()), None)
         own = None if padding is None else padding.sizes[0]
@@ -132,24 +134,24 @@ class CapturedPotential(Replacement):
         same = torch.equal(padding.z[:own], z.to(padding.z))
         return same and (not isinstance(batch, Tensor) or torch.equal(padding.batch[:own], batch.to(padding.batch)))
 
-    def _follow(self, cell: Any, pbc: Any) -> None:
+    def _prepare_search(self, cell: Any, pbc: Any) -> None:
         """Let the next call use a `CapacitySearch` in the most recently used padding."""
         padding = next(reversed(self._paddings.values()))
         if padding.search is None or padding.search.cutoff != self.cutoff:
             padding.search = CapacitySearch(padding, float(self.cutoff), self._pool)
-        padding.search.follow(find_periodic(OWNER, pbc, cell, padding.sizes[1]).copy())
-        self._followed = padding
+        padding.search.record_checked(find_periodic(OWNER, pbc, cell, padding.sizes[1]).copy())
+        self._search_padding = padding
 
     def _search_and_compute(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any
     ) -> EnergyForcesStress | None:
         """Return the results of a call with the same atoms as the last call, or None if `prepare` must check it."""
-        padding, name = self._followed, type(self.model).__name__
+        padding, name = self._search_padding, type(self.model).__name__
         check_atoms(name, z, pos, empty_like_model(self.model))
         if padding is None or padding.search.cutoff != self.cutoff or (pos.dtype, pos.device) != padding.like:
             return None
         atoms, structures = padding.sizes
-        key = self._key_of(padding, OF_ATOMS, {})
+        key = self._make_replay_key(padding, RESULT_IS_PER_ATOM, {})
         if len(z) != atoms or key not in self._replays or not padding.search.load(z, pos, batch, cell, pbc):
             return None
         padding.search.begin()
@@ -158,9 +160,9 @@ class CapturedPotential(Replacement):
         if refused:
             return None
         needed = Capacity(atoms, edges, structures, padding.capacity.degree)
-        if choose(needed, self.given, [padding.capacity]) != padding.capacity:
-            self._followed = None  # makes the next call choose a smaller capacity
-        return EnergyForcesStress(*self._without_ghosts(results, OF_ATOMS, padding))  # type: ignore[arg-type]
+        if choose_capacity(needed, self.given, [padding.capacity]) != padding.capacity:
+            self._search_padding = None  # makes the next call choose a smaller capacity
+        return EnergyForcesStress(*self._drop_ghosts(results, RESULT_IS_PER_ATOM, padding))  # type: ignore[arg-type]
 
     def differentiated(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
@@ -174,7 +176,7 @@ class CapturedPotential(Replacement):
         def compute(model: Potential, inputs: Any, labels: Any) -> tuple[Tensor | None, ...]:
             return model.differentiated(inputs.z, inputs.pos, inputs.cells, inputs.neighbors, False)
 
-        return EnergyForcesStress(*self.hold(lambda: self._compute(compute, OF_ATOMS, given)))  # type: ignore[arg-type]
+        return EnergyForcesStress(*self.hold(lambda: self._compute(compute, RESULT_IS_PER_ATOM, given)))  # type: ignore[arg-type]
 
     def differentiated_along(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
@@ -233,13 +235,13 @@ class CapturedPotential(Replacement):
     ) -> list[Tensor | None]:
         """Return the results of ``compute(model, padded structures, labels)`` without the rows for ghosts."""
         results = self.replay(tuple(of_atoms), compute, given, labels)()
-        return self._without_ghosts(results, of_atoms, next(reversed(self._paddings.values())))
+        return self._drop_ghosts(results, of_atoms, next(reversed(self._paddings.values())))
 
-    def _without_ghosts(
+    def _drop_ghosts(
         self, results: Sequence[Tensor | None], of_atoms: Sequence[bool], padding: Padding
     ) -> list[Tensor | None]:
         atoms, structures = padding.sizes
-        sizes = [atoms if of else structures for of in of_atoms]
+        sizes = [atoms if is_atomic else structures for is_atomic in of_atoms]
         own = [t if t is None else t[:size] for t, size in zip(results, sizes, strict=True)]
         return own if self.static_results else [t if t is None else t.clone() for t in own]
 
@@ -256,35 +258,37 @@ class CapturedPotential(Replacement):
         `labels` maps names to (values, whether their rows are atoms rather than structures). Before a new replay is
         created, the results of `compute` with and without ghosts are compared.
         """
-        padding, device = self._padding(given), given.pos.device
-        key = self._key_of(padding, what, labels)
+        padding, device = self._find_padding(given), given.pos.device
+        key = self._make_replay_key(padding, what, labels)
         padding.fill(*given, self.cutoff)
         replay, tensors = self._replays.pop(key, (None, {}))
         if replay is None:
             tensors = {n: padding.new_label(t, of_atoms) for n, (t, of_atoms) in labels.items()}
             padding.fill_labels(tensors, labels)
-            self._compare(compute, (given, {n: t for n, (t, _) in labels.items()}), (padding, tensors))
+            self._check_ghosts(compute, (given, {n: t for n, (t, _) in labels.items()}), (padding, tensors))
             if self._pool is None and is_captured(device):
                 self._pool = torch.cuda.graph_pool_handle()
             model = self.model
 
-            def function() -> tuple[Tensor | None, ...]:
-                with _without_cache(device):
+            def compute_padded() -> tuple[Tensor | None, ...]:
+                with _disable_autocast_cache(device):
                     results = finish(*compute(model, padding, tensors))
                 return tuple(None if t is None else t.detach().masked_fill(padding.refused, math.nan) for t in results)
 
-            replay = Replay(f"{OWNER}: {type(model).__name__}", function, device, self._pool)
+            replay = Replay(f"{OWNER}: {type(model).__name__}", compute_padded, device, self._pool)
         self._replays[key] = replay, tensors
-        while len(self._replays) > MOST_REPLAYS:
+        while len(self._replays) > MAX_REPLAYS:
             del self._replays[next(iter(self._replays))]
         padding.fill_labels(tensors, labels)
         return replay
 
-    def _key_of(self, padding: Padding, what: Any, labels: Mapping[str, tuple[Tensor, bool]]) -> tuple[Any, ...]:
+    def _make_replay_key(
+        self, padding: Padding, what: Any, labels: Mapping[str, tuple[Tensor, bool]]
+    ) -> tuple[Any, ...]:
         shapes = tuple((n, t.shape[1:], t.dtype, of_atoms) for n, (t, of_atoms) in labels.items())
-        return padding, what, shapes, surroundings(padding.pos.device), self._number_of_model()
+        return padding, what, shapes, list_torch_settings(padding.pos.device), self._find_version()
 
-    def _number_of_model(self) -> int:
+    def _find_version(self) -> int:
         """Return the index in `_versions` of the model's state; drop all replays if an address has changed."""
         if self._key is None or not self._key.unchanged(self.model):
             self._key = ProgramKey(self.model)
@@ -301,21 +305,21 @@ class CapturedPotential(Replacement):
         self._key.values = self._versions[number]  # lets the next call find the values by identity
         return number
 
-    def _padding(self, given: Given) -> Padding:
+    def _find_padding(self, given: Given) -> Padding:
         pos, cells, neighbors = given.pos, given.cells, given.neighbors
         rest = pos.dtype, pos.device, neighbors.src.dtype, cells is not None
-        made = [capacity for capacity, *others in self._paddings if tuple(others) == rest]
-        key = (choose(Capacity.of(neighbors), self.given, made), *rest)
+        existing = [capacity for capacity, *others in self._paddings if tuple(others) == rest]
+        key = (choose_capacity(Capacity.of(neighbors), self.given, existing), *rest)
         padding = self._paddings.pop(key, None)
         if padding is None:
             padding = Padding(key[0], pos, cells is not None, neighbors.src.dtype)
         self._paddings[key] = padding
-        while len(self._paddings) > MOST_PADDINGS:
+        while len(self._paddings) > MAX_PADDINGS:
             dropped = self._paddings.pop(next(iter(self._paddings)))
             self._replays = {k: replay for k, replay in self._replays.items() if k[0] is not dropped}
         return padding
 
-    def _compare(self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]) -> None:
+    def _check_ghosts(self, compute: Callable[..., Any], exact: tuple[Any, Any], padded: tuple[Any, Any]) -> None:
         """Raise RuntimeError if ghosts change results by more than rounding errors."""
         assert self._key is not None
         expected, got = (compute(copy_model(self.model, self._key), *arguments) for arguments in (exact, padded))
@@ -348,7 +352,7 @@ def _refuse_graph(create_graph: bool) -> None:
         )
 
 
-def _without_cache(device: torch.device) -> Any:
+def _disable_autocast_cache(device: torch.device) -> Any:
     """Return a context in which autocast does not cache converted weights, because weights change between replays."""
     if not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()

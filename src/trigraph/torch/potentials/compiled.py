@@ -20,27 +20,38 @@ from torch import Tensor
 from torch.nn import Module
 
 from trigraph.locks import Lock
-from trigraph.torch.graphs import build_from_tensors, constants, copy_code, tensors
+from trigraph.torch.graphs import build_from_tensors, copy_code, list_constants, tensors
 from trigraph.torch.potentials.captured import CapturedPotential
 from trigraph.torch.potentials.padding import check_capacity
-from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms, times_hessian
-from trigraph.torch.potentials.program_key import ProgramKey, differences
-from trigraph.torch.potentials.replacement import Replacement, copy_model, surroundings
+from trigraph.torch.potentials.potential import (
+    Potential,
+    compute_atom_outputs,
+    compute_derivatives,
+    multiply_by_hessian,
+)
+from trigraph.torch.potentials.program_key import ProgramKey, find_differences
+from trigraph.torch.potentials.replacement import Replacement, copy_model, list_torch_settings
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors, find_neighbors
-from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums, trace
+from trigraph.torch.potentials.traced import (
+    find_index_nodes,
+    read_size_conditions,
+    rewrite_products,
+    rewrite_sums,
+    trace,
+)
 
-MOST_PROGRAMS = 32  # maximum number of programs per potential
+MAX_PROGRAMS = 32  # maximum number of programs per potential
 _log = logging.getLogger("trigraph")
 _LOCK = Lock()  # held during compilation, because torch's tracer patches torch.nn.Module for all threads
 
 
-class _Kind(NamedTuple):
+class _CallProperties(NamedTuple):
     """Properties of a call that, in addition to the model's `ProgramKey`, are fixed in a program."""
 
     dtype: torch.dtype
     device: torch.device
     index_dtype: torch.dtype
-    constants: tuple[tuple[int, ...], ...]  # `constants` of each graph in `Inputs.graphs`
+    constants: tuple[tuple[int, ...], ...]  # `list_constants` of each graph in `Inputs.graphs`
     create_graph: bool
     require_grad: tuple[bool | None, ...]  # one per tensor in `Inputs.differentiable`; None for an absent tensor
     surroundings: tuple[Any, ...]
@@ -84,8 +95,8 @@ class Inputs(NamedTuple):
         """Return the product of the Hessian with `vector` or, without one, the fields of EnergyForcesStress."""
         given = atoms_of_vectors, self.z, self.pos, self.cells, self.neighbors(constants)
         if self.vector is None:
-            return tuple(derivatives(*given, create_graph=True))
-        return (times_hessian(*given, self.vector, create_graph=True),)
+            return tuple(compute_derivatives(*given, create_graph=True))
+        return (multiply_by_hessian(*given, self.vector, create_graph=True),)
 
     def neighbors(self, constants: Sequence[Sequence[int]]) -> Neighbors:
         """Build the `Neighbors`, with graph sizes taken from the shapes of the tensors."""
@@ -99,15 +110,15 @@ def list_graphs(neighbors: Neighbors) -> tuple[Any, ...]:
     return neighbors.graph, neighbors.ends, neighbors.into, neighbors.members
 
 
-def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
-    """Return `least` or more structures for tracing: clusters of atoms of the given elements.
+def make_example(model: Potential, inputs: Inputs, min_structures: int = 17) -> Inputs:
+    """Return `min_structures` or more structures for tracing: clusters of atoms of the given elements.
 
     Torch assigns one symbol to all equal sizes in the example. Therefore the numbers of atoms, edges and structures,
     the graph sizes derived from these (one or two more, or twice as many), and the sizes of parameters all differ.
     """
-    taken = {n for p in model.parameters() for n in p.shape} | set(range(10))
+    excluded_sizes = {n for p in model.parameters() for n in p.shape} | set(range(10))
     generator = torch.Generator().manual_seed(0)
-    for structures in itertools.count(least):
+    for structures in itertools.count(min_structures):
         batch = torch.arange(structures).repeat_interleave(torch.arange(structures) % 4 + 4)
         places = torch.cartesian_prod(*3 * [torch.arange(2.0)])[torch.cat([torch.arange(n) for n in batch.bincount()])]
         pos = 0.45 * model.cutoff * (places + 0.3 * torch.rand(places.shape, generator=generator))
@@ -118,13 +129,13 @@ def make_example(model: Potential, inputs: Inputs, least: int = 17) -> Inputs:
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
-        if len(set(sizes)) == len(sizes) and not taken & set(sizes):
+        if len(set(sizes)) == len(sizes) and not excluded_sizes & set(sizes):
             vector = None if inputs.vector is None else torch.rand(pos.shape, generator=generator).to(pos)
             return Inputs.of(z, pos, cells, neighbors, vector)
     raise AssertionError("unreachable")
 
 
-class _Atoms(Module):
+class _AtomModule(Module):
     """Wrapper for `torch.func.functional_call` with `atoms_of_vectors` as the forward method."""
 
     def __init__(self, model: Potential) -> None:
@@ -132,13 +143,15 @@ class _Atoms(Module):
         self.model = model
 
     def forward(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        return outputs_of_atoms(self.model, z, vec, neighbors)
+        return compute_atom_outputs(self.model, z, vec, neighbors)
 
 
 class _Program:
-    """Compiled function of the model's tensors and `Inputs`, for one `_Kind` of call and one `ProgramKey`."""
+    """Compiled function of the model's tensors and `Inputs`, for one `_CallProperties` of call and one `ProgramKey`."""
 
-    def __init__(self, model: Potential, key: ProgramKey, kind: _Kind, inputs: Inputs, options: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Potential, key: ProgramKey, kind: _CallProperties, inputs: Inputs, options: dict[str, Any]
+    ) -> None:
         self.kind, self.values, self.compilations = kind, key.values, 0
         with torch.device("cpu"):  # overrides the default device
             example, another = (make_example(model, inputs, least) for least in (17, 29))
@@ -149,7 +162,7 @@ class _Program:
         expected = self._compute_with_model(model, key, example)
         program = trace_program(copy_model(model, key), kind.constants, example, key.not_compared)
         rewrite_products(program)
-        rewrite_sums(program, find_targets(program, key.state, example))
+        rewrite_sums(program, find_index_nodes(program, key.state, example))
         # Parse the condition only once: for DimeNet++ (16,000 characters), parsing takes 3 ms, evaluation 0.1 ms.
         self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
         from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
@@ -159,19 +172,19 @@ class _Program:
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-        def count() -> int:
+        def count_compilation() -> int:
             """Count a compilation: the compiler calls this function once and treats the result as a constant."""
             self.compilations += 1
             return self.compilations
 
-        def run(state: Sequence[Tensor], *inputs: Any) -> Any:
-            count()
+        def run_program(state: Sequence[Tensor], *inputs: Any) -> Any:
+            count_compilation()
             return program(dict(zip(key.state, state, strict=True)), *inputs)
 
         if "mode" not in options and options.get("backend", "inductor") == "inductor":
             # Disable inductor's checks of sizes and strides in each call; `_compare` below checks the results once.
             options = {**options, "options": {"size_asserts": False, **(options.get("options") or {})}}
-        self.compiled = torch.compile(copy_code(run), dynamic=True, fullgraph=True, **options)
+        self.compiled = torch.compile(copy_code(run_program), dynamic=True, fullgraph=True, **options)
         got = self._compute_with_program(model, key, example)
         if self.accepts_sizes(key.state, another):
             self._compute_with_program(model, key, another)
@@ -209,7 +222,7 @@ class _Program:
         before = ProgramKey(eager)
         results = self._compute(before.state, example, eager)
         after = ProgramKey(eager)
-        changed = differences(before.values, after.values)
+        changed = find_differences(before.values, after.values)
         if changed:
             raise RuntimeError(
                 f"compile_potential: {type(model).__name__} changes {changed[0]} when it is called, as a program would "
@@ -246,17 +259,17 @@ class _Program:
         """
         (values, buffers), (expected_values, expected_buffers) = got, expected
         eps = torch.finfo(self.kind.dtype).eps
-        floor = 1000.0 * eps * max(map(_largest, expected_values))
+        floor = 1000.0 * eps * max(map(_max_abs, expected_values))
         for value, other in zip(values, expected_values, strict=True):
-            error, bound = _largest(value - other), math.sqrt(eps) * _largest(other) + floor
+            error, bound = _max_abs(value - other), math.sqrt(eps) * _max_abs(other) + floor
             if not error <= bound:
                 raise RuntimeError(
                     f"compile_potential: {name} and its program differ by {error:.1e}; expected at most {bound:.1e}: "
                     "does it detach a tensor, disable gradients, or use random numbers?"
                 )
         for buffer, other in expected_buffers.items():
-            error = _largest(buffers[buffer].double() - other.double())
-            if not error <= math.sqrt(eps) * _largest(other.double()):
+            error = _max_abs(buffers[buffer].double() - other.double())
+            if not error <= math.sqrt(eps) * _max_abs(other.double()):
                 raise RuntimeError(
                     f"compile_potential: {name} and its program change buffer {buffer} differently, by {error:.1e}; "
                     "expected a buffer that is changed in place"
@@ -268,7 +281,7 @@ class _Program:
             results = self(state, example)
         else:
             place = example.pos if example.pos.requires_grad else example.pos.detach().requires_grad_()
-            results = example._replace(pos=place).results(partial(outputs_of_atoms, model), self.kind.constants)
+            results = example._replace(pos=place).results(partial(compute_atom_outputs, model), self.kind.constants)
         values = [t for t in results if t is not None]
         inputs = [t for t in (*example.differentiable, *state.values()) if t is not None and t.requires_grad]
         if self.kind.create_graph and inputs:
@@ -277,7 +290,7 @@ class _Program:
         return [t.detach().nan_to_num() for t in values]
 
 
-def _largest(tensor: Tensor) -> float:
+def _max_abs(tensor: Tensor) -> float:
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
@@ -290,23 +303,25 @@ def trace_program(
     model: Potential,
     given_constants: Sequence[Sequence[int]],
     example: Inputs,
-    plain: Sequence[str],
+    uncompared_names: Sequence[str],
     owner: str = "compile_potential",
     results: Callable[[Inputs, Any, Sequence[Sequence[int]]], Any] = Inputs.results,
 ) -> Any:
-    """Trace `results` as a function of parameters, buffers and `Inputs`; errors list the attribute names in `plain`."""
+    """Trace `results` as a function of parameters, buffers and `Inputs`; errors list `uncompared_names`."""
 
-    def function(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
+    def compute_traced(state: Mapping[str, Tensor], *fields: Any) -> tuple[Tensor | None, ...]:
         def atoms(*arguments: Any) -> Any:
-            return torch.func.functional_call(_Atoms(model), {f"model.{n}": t for n, t in state.items()}, arguments)
+            return torch.func.functional_call(
+                _AtomModule(model), {f"model.{n}": t for n, t in state.items()}, arguments
+            )
 
         return results(Inputs(*fields), atoms, given_constants)
 
     place = example.pos.detach().requires_grad_()
     try:
-        return trace(function, read_state(model), *example._replace(pos=place))
+        return trace(compute_traced, read_state(model), *example._replace(pos=place))
     except Exception as error:
-        buffers = f", with buffers instead of tensors in {', '.join(plain)}" if plain else ""
+        buffers = f", with buffers instead of tensors in {', '.join(uncompared_names)}" if uncompared_names else ""
         raise RuntimeError(
             f"{owner}: {type(model).__name__} cannot be traced; expected a model that "
             f"torch.fx.experimental.proxy_tensor.make_fx can trace{buffers}: {error}"
@@ -338,29 +353,31 @@ class CompiledPotential(Replacement):
     def __init__(self, model: Potential, options: dict[str, Any]) -> None:
         super().__init__(model)
         self.options = options
-        self._forget()
+        self._reset_programs()
 
-    def _forget(self) -> None:
+    def _reset_programs(self) -> None:
         # A program depends on the kind of call and on everything that tracing read from the model (see `ProgramKey`),
         # except parameters and buffers, which are arguments of the program.
         self.programs: list[_Program] = []
         # Key of the model, which `ProgramKey.unchanged` compares with the model in each call.
         self._key: ProgramKey | None = None
-        self._told: list[str] = []  # attributes already reported as not compared
-        self._dropped = 0  # number of compilations in dropped programs
+        self._reported: list[str] = []  # attributes already reported as not compared
+        self._dropped_compilations = 0  # number of compilations in dropped programs
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles without programs, which can be neither copied nor pickled."""
-        return {n: v for n, v in vars(self).items() if n not in ("programs", "_key", "_told", "_dropped")}
+        return {
+            n: v for n, v in vars(self).items() if n not in ("programs", "_key", "_reported", "_dropped_compilations")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget()
+        self._reset_programs()
 
     @property
     def compilations(self) -> int:
         """Number of compilations so far."""
-        return self._dropped + sum(program.compilations for program in self.programs)
+        return self._dropped_compilations + sum(program.compilations for program in self.programs)
 
     def recompile(self) -> None:
         """Drop all programs, so that the next calls trace and compile the current model.
@@ -370,7 +387,7 @@ class CompiledPotential(Replacement):
         """
 
         def drop() -> None:
-            self.programs, self._key, self._dropped = [], None, self.compilations
+            self.programs, self._key, self._dropped_compilations = [], None, self.compilations
 
         _LOCK.hold(drop)
 
@@ -416,42 +433,44 @@ class CompiledPotential(Replacement):
         key = self._key
         if key is None or not key.unchanged(self.model):
             key = self._key = self._share_values(ProgramKey(self.model))
-        program = self._program(key, inputs, neighbors, create_graph)
+        program = self._find_or_make_program(key, inputs, neighbors, create_graph)
         if not program.accepts_sizes(key.state, inputs):
-            _tell("ran without its program, because the model takes another branch,", inputs)
+            _warn("ran without its program, because the model takes another branch,", inputs)
             return None
         before = program.compilations
         results = program(key.state, inputs)
         if program.compilations > before:
-            _tell(f"recompiled its program ({program.compilations} compilations)", inputs)
+            _warn(f"recompiled its program ({program.compilations} compilations)", inputs)
         return results
 
-    def _program(self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool) -> _Program:
+    def _find_or_make_program(
+        self, key: ProgramKey, inputs: Inputs, neighbors: Neighbors, create_graph: bool
+    ) -> _Program:
         """Return the program for a key and the kind of call; compile the program if necessary."""
-        kind = _Kind(
+        kind = _CallProperties(
             inputs.pos.dtype,
             inputs.pos.device,
             inputs.batch.dtype,
-            tuple(map(constants, list_graphs(neighbors))),
+            tuple(map(list_constants, list_graphs(neighbors))),
             create_graph,
             tuple(None if t is None else t.requires_grad for t in inputs.differentiable),
-            surroundings(inputs.pos.device),
+            list_torch_settings(inputs.pos.device),
         )
         program = self._find_program(kind, key)
         if program is not None:
             return program
 
-        def make() -> _Program:
+        def make_program() -> _Program:
             program = self._find_program(kind, self._share_values(key))  # may have been compiled by another thread
             if program is not None:
                 return program
-            alike = [differences(p.values, key.values) for p in self.programs if p.kind == kind]
-            changed = min(alike, key=len)[0] if alike else None
-            if len(alike) > 3:
-                _tell(
+            changes_of_programs = [find_differences(p.values, key.values) for p in self.programs if p.kind == kind]
+            changed = min(changes_of_programs, key=len)[0] if changes_of_programs else None
+            if len(changes_of_programs) > 3:
+                _warn(
                     f"compiles a program for the same kind of call once more, because {changed} has changed,", inputs, 8
                 )
-            self._tell_once(key.not_compared)
+            self._warn_not_compared(key.not_compared)
             devices = [inputs.pos.device] if inputs.pos.is_cuda else []
             why = "" if changed is None else f", because {changed} has changed"
             name = type(self.model).__name__
@@ -459,20 +478,20 @@ class CompiledPotential(Replacement):
             with report_progress(beginning, f"compile_potential: compiled {name}"), torch.random.fork_rng(devices):
                 program = _Program(self.model, key, kind, inputs, self.options)
             self.programs.append(program)
-            if len(self.programs) > MOST_PROGRAMS:
-                self._dropped += self.programs.pop(0).compilations
-                _tell(f"dropped the oldest of {MOST_PROGRAMS} programs", inputs, 8)
+            if len(self.programs) > MAX_PROGRAMS:
+                self._dropped_compilations += self.programs.pop(0).compilations
+                _warn(f"dropped the oldest of {MAX_PROGRAMS} programs", inputs, 8)
             return program
 
-        return _LOCK.hold(make)
+        return _LOCK.hold(make_program)
 
-    def _tell_once(self, not_compared: Sequence[str]) -> None:
-        if places := [place for place in not_compared if place not in self._told]:
-            self._told += places
-            what = f"programs of {type(self.model).__name__} do not detect changes inside {', '.join(places)}"
+    def _warn_not_compared(self, not_compared: Sequence[str]) -> None:
+        if unreported := [place for place in not_compared if place not in self._reported]:
+            self._reported += unreported
+            what = f"programs of {type(self.model).__name__} do not detect changes inside {', '.join(unreported)}"
             _log.warning(f"compile_potential: {what}; call recompile() after such a change")
 
-    def _find_program(self, kind: _Kind, key: ProgramKey) -> _Program | None:
+    def _find_program(self, kind: _CallProperties, key: ProgramKey) -> _Program | None:
         for program in reversed(self.programs):
             if program.kind == kind and program.values is key.values:
                 return program
@@ -487,7 +506,7 @@ class CompiledPotential(Replacement):
         return key
 
 
-def _tell(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
+def _warn(what: str, inputs: Inputs, stacklevel: int = 6) -> None:
     edges = len(inputs.graphs[1][0]) - 1  # type: ignore[arg-type]
     warnings.warn(f"CompiledPotential: {what} for {len(inputs.z)} atoms with {edges} edges", stacklevel=stacklevel)
 
@@ -590,7 +609,7 @@ def compile_potential(model: Potential, *, capture: bool = False, **options: Any
     return CompiledPotential(model, options)
 
 
-def replaced(owner: str, model: Any, compile: bool, capture: bool) -> Any:
+def compile_or_capture(owner: str, model: Any, compile: bool, capture: bool) -> Any:
     """Compile or capture a model if requested; raise ValueError if both are requested."""
     if compile and capture:
         raise ValueError(f"{owner}: compile and capture are True; expected one of them")

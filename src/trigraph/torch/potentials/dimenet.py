@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from trigraph.arrays import real_number, require_count, show_value
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import uncompiled
-from trigraph.torch.layers.activations import Activation, activation
-from trigraph.torch.layers.arguments import check_sizes, refuse_script
+from trigraph.torch.graphs import exclude_from_compilation
+from trigraph.torch.layers.activations import Activation, find_activation
+from trigraph.torch.layers.arguments import check_sizes, refuse_torchscript
 from trigraph.torch.potentials.potential import Potential
 from trigraph.torch.potentials.structures import Neighbors
 
@@ -36,7 +36,7 @@ def _glorot_orthogonal(linear: Linear) -> None:
         linear.bias.zero_()
 
 
-def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
+def _apply_linear_product(x: Tensor, first: Linear, second: Linear) -> Tensor:
     """Return ``second(first(x))`` for layers without bias, computed with the product of their small weights."""
     return F.linear(x, second.weight @ first.weight)
 
@@ -83,7 +83,7 @@ class RadialBasis(Module):
         self.freq = Parameter(torch.empty(num_radial))
         self.reset_parameters()
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -110,8 +110,8 @@ class RadialBasis(Module):
         return _radial_basis(dist / self.cutoff, self.freq, self.num_spherical, self.envelope_exponent)
 
 
-@uncompiled
-def _check_numbers(z: Tensor) -> None:
+@exclude_from_compilation
+def _check_atomic_numbers(z: Tensor) -> None:
     """Raise ValueError unless all atomic numbers are in range."""
     if len(z) and not 0 <= int(z.min()) <= int(z.max()) < NUM_ELEMENTS:
         raise ValueError(
@@ -139,14 +139,14 @@ class EmbeddingBlock(Module):
 
     def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the embeddings of the edges; the parts of `lin` that act on atoms are applied once per atom."""
-        of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
+        dst_weight, src_weight, rbf_weight = self.lin.weight.chunk(3, dim=1)
         try:
             atoms = self.emb(z)
         except IndexError:  # on the CPU, if `neighbors` was given and z was not checked
-            _check_numbers(z)
+            _check_atomic_numbers(z)
             raise
-        ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
-        return self.act(F.linear(self.act(self.lin_rbf(rbf)), of_rbf, self.lin.bias) + ends)
+        ends = neighbors.of_ends(F.linear(atoms, src_weight), F.linear(atoms, dst_weight))
+        return self.act(F.linear(self.act(self.lin_rbf(rbf)), rbf_weight, self.lin.bias) + ends)
 
 
 class ResidualBlock(Module):
@@ -207,7 +207,7 @@ class InteractionBlock(Module):
         exclude: str | None = "node",
     ) -> None:
         super().__init__()
-        self.act = act = activation("InteractionBlock", act)
+        self.act = act = find_activation("InteractionBlock", act)
         self.exclude = exclude
         self.num_spherical, self.num_radial = num_spherical, num_radial
         self.lin_rbf1 = Linear(num_radial, basis_emb_size, bias=False)
@@ -223,7 +223,7 @@ class InteractionBlock(Module):
         self.layers_after_skip = ModuleList(ResidualBlock(hidden_channels, act) for _ in range(num_after_skip))
         self.reset_parameters()
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def reset_parameters(self) -> None:
         """Reinitialize all parameters."""
@@ -254,7 +254,7 @@ class InteractionBlock(Module):
         """
         act = self.act
         x_ji = act(self.lin_ji(x))
-        x_kj = act(self.lin_kj(x)) * _product(rbf, self.lin_rbf1, self.lin_rbf2)
+        x_kj = act(self.lin_kj(x)) * _apply_linear_product(rbf, self.lin_rbf1, self.lin_rbf2)
         x_kj = act(self.lin_down(x_kj))
         weights = torch.cat([self.lin_sbf1.weight.t(), self.lin_sbf2.weight])
         x_kj = _agg_edge_to_edge(
@@ -398,7 +398,7 @@ class DimeNetPlusPlus(Potential):
                 f"DimeNetPlusPlus: output_initializer is {show_value(output_initializer)}; expected 'zeros' or "
                 "'glorot_orthogonal'"
             )
-        act = activation("DimeNetPlusPlus", act)
+        act = find_activation("DimeNetPlusPlus", act)
         self.max_num_neighbors, self.out_channels = max_num_neighbors, out_channels
         self.rbf = RadialBasis(num_radial, num_spherical, self.cutoff, envelope_exponent)
         self.emb = EmbeddingBlock(num_radial, hidden_channels, act)
@@ -430,7 +430,7 @@ class DimeNetPlusPlus(Potential):
 
     def check_numbers(self, z: Tensor) -> None:
         """Raise ValueError unless all atomic numbers are from 0 to 94."""
-        _check_numbers(z)
+        _check_atomic_numbers(z)
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, shape (num_atoms, out_channels)."""

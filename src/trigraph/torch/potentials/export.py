@@ -20,7 +20,7 @@ from torch.nn import Module
 import trigraph
 from trigraph.arrays import show_value
 from trigraph.fortran.levels import torch_operators
-from trigraph.torch.graphs import constants
+from trigraph.torch.graphs import list_constants
 from trigraph.torch.potentials.compiled import (
     Inputs,
     copy_model,
@@ -31,14 +31,14 @@ from trigraph.torch.potentials.compiled import (
     report_progress,
     trace_program,
 )
-from trigraph.torch.potentials.potential import Potential, derivatives_and_strains, outputs_of_atoms
-from trigraph.torch.potentials.program_key import ProgramKey, differences
+from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives_and_strains
+from trigraph.torch.potentials.program_key import ProgramKey, find_differences
 from trigraph.torch.potentials.structures import DST, SRC, Neighbors, empty_like_model, find_neighbors
-from trigraph.torch.potentials.traced import find_targets, read_size_conditions, rewrite_products, rewrite_sums
+from trigraph.torch.potentials.traced import find_index_nodes, read_size_conditions, rewrite_products, rewrite_sums
 
 FORMAT = "2"
 """Format of the inputs, outputs and metadata of a package, which trigraph_potential.hpp reads."""
-LONGEST_CHAIN = 24  # number of atoms in the test chain of `count_hops`
+CHAIN_LENGTH = 24  # number of atoms in the test chain of `count_hops`
 SYMBOLS = re.findall(
     "[A-Z][a-z]?",
     "HHeLiBeBCNOFNeNaMgAlSiPSClArKCaScTiVCrMnFeCoNiCuZnGaGeAsSeBrKrRbSrYZrNbMoTcRuRhPdAgCdInSnSbTeIXeCsBaLaCePrNdPmSm"
@@ -81,20 +81,20 @@ def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], 
     to_edges = ends[: src.shape[0] + 1]
     # Encode source, destination and shift of each edge as one number; a reverse edge has the opposite shift.
     base = 2 * torch.cat([shifts.abs().flatten(), shifts.new_zeros(1)]).amax() + 1
-    code = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
+    shift_code = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
     codes, half = base**3, (base**3 - 1) // 2
-    numbers, order = ((src * num_atoms + dst) * codes + code + half).sort()
-    src, dst, shifts, code = (t.index_select(0, order) for t in (src, dst, shifts, code))
-    opposite = (dst * num_atoms + src) * codes - code + half
-    back = torch.searchsorted(numbers, opposite).clamp(max=src.shape[0] - 1)
-    has_reverse = numbers.index_select(0, back) == opposite
+    numbers, order = ((src * num_atoms + dst) * codes + shift_code + half).sort()
+    src, dst, shifts, shift_code = (t.index_select(0, order) for t in (src, dst, shifts, shift_code))
+    opposite = (dst * num_atoms + src) * codes - shift_code + half
+    reverse_position = torch.searchsorted(numbers, opposite).clamp(max=src.shape[0] - 1)
+    has_reverse = numbers.index_select(0, reverse_position) == opposite
     ends_sorted, by_dst = dst.sort(stable=True)
-    place = torch.zeros_like(by_dst).scatter(0, by_dst, each_edge)
+    dst_position = torch.zeros_like(by_dst).scatter(0, by_dst, each_edge)
     src_offsets, dst_offsets = torch.searchsorted(src, to_atoms), torch.searchsorted(ends_sorted, to_atoms)
     pairs = ends_sorted * num_atoms + src.index_select(0, by_dst)
     start, stop = (torch.searchsorted(pairs, src * num_atoms + dst, right=right) for right in (False, True))
-    edge_start = torch.where(has_reverse, place.index_select(0, back), start)
-    reverse = torch.where(has_reverse, back, -1)
+    edge_start = torch.where(has_reverse, dst_position.index_select(0, reverse_position), start)
+    reverse = torch.where(has_reverse, reverse_position, -1)
     graph = (src_offsets, dst_offsets, by_dst, src, dst, start, stop, reverse, edge_start, edge_start + has_reverse)
     each_end = ends[:-1]
     of_ends = (
@@ -102,7 +102,7 @@ def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], 
         *(each_end // 2, torch.cat([src_offsets, src.shape[0] + dst_offsets[1:]])),
         *(torch.cat([2 * each_edge, 2 * by_dst + 1]), ends, each_end),
     )
-    into = dst_offsets, by_dst, each_edge, ends_sorted, to_edges, place, to_edges, each_edge
+    into = dst_offsets, by_dst, each_edge, ends_sorted, to_edges, dst_position, to_edges, each_edge
     structures, by_structure = atoms.batch.sort(stable=True)
     offsets = torch.searchsorted(structures, torch.arange(atoms.cells.shape[0] + 1, device=src.device))
     position = torch.zeros_like(by_structure).scatter(0, by_structure, each_atom)
@@ -110,7 +110,7 @@ def sort_edges(atoms: PackageInputs) -> tuple[Tensor, tuple[tuple[Tensor, ...], 
     return shifts, (graph, of_ends, into, members)
 
 
-class _Weighted(Potential):
+class _WeightedPotential(Potential):
     """Potential that multiplies the output of each atom by a factor from the buffer `weights`."""
 
     weights: Tensor
@@ -121,10 +121,10 @@ class _Weighted(Potential):
         self.register_buffer("weights", weights)
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        return outputs_of_atoms(self.model, z, vec, neighbors) * self.weights[:, None]
+        return compute_atom_outputs(self.model, z, vec, neighbors) * self.weights[:, None]
 
 
-class _Program(Module):
+class _PackageProgram(Module):
     """Program and parameters of a package; returns energies, forces and, if `stress`, stresses and virials."""
 
     def __init__(self, program: Any, state: dict[str, Tensor], stress: bool) -> None:
@@ -143,7 +143,7 @@ class _Program(Module):
         return (energy, forces, energies, stress, virials) if self.stress else (energy, forces, energies)
 
 
-def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
+def compute_results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Sequence[Sequence[int]]) -> Any:
     """Return the fields of EnergyForcesStress, and the virial of each atom, shape (num_atoms, 3, 3).
 
     The virial of an edge is minus its vector times the derivative of the energy with respect to the vector. Each atom
@@ -151,14 +151,14 @@ def results_with_virials(inputs: Inputs, atoms_of_vectors: Any, constants: Seque
     """
     neighbors = inputs.neighbors(constants)
     given = atoms_of_vectors, inputs.z, inputs.pos, inputs.cells, neighbors
-    results, of_edges = derivatives_and_strains(*given, create_graph=True)
+    results, of_edges = compute_derivatives_and_strains(*given, create_graph=True)
     rows = inputs.pos.new_zeros(inputs.z.shape[0], 9).requires_grad_()
     (strains,) = torch.autograd.grad(neighbors.of_ends(rows, rows), rows, of_edges)
     strains = strains.reshape(-1, 3, 3)
     return *results, -0.25 * (strains + strains.transpose(1, 2))
 
 
-def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
+def _check_elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[int]:
     """Return the atomic numbers that the model accepts; raise if the model cannot be exported."""
     if not isinstance(model, Potential):
         raise TypeError(f"export_potential: model is a {type(model).__name__}; expected a trigraph.torch.nn.Potential")
@@ -176,7 +176,7 @@ def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[in
     if path.suffix != ".pt2" or not path.parent.is_dir():
         raise ValueError(f"export_potential: path is {str(path)!r}; expected a name that ends in .pt2 in a folder")
     if elements is None:
-        numbers = [z for z in range(1, len(SYMBOLS) + 1) if _takes(model, z)]
+        numbers = [z for z in range(1, len(SYMBOLS) + 1) if _accepts_element(model, z)]
     else:
         wrong = [elements] if isinstance(elements, str) else [symbol for symbol in elements if symbol not in SYMBOLS]
         if wrong:
@@ -188,7 +188,7 @@ def _elements(model: Any, path: Path, elements: Sequence[str] | None) -> list[in
     return numbers
 
 
-def _takes(model: Potential, z: int) -> bool:
+def _accepts_element(model: Potential, z: int) -> bool:
     try:
         model.check_numbers(torch.tensor([z]))
     except ValueError:
@@ -197,47 +197,52 @@ def _takes(model: Potential, z: int) -> bool:
 
 
 def count_hops(model: Potential, z: int) -> int:
-    """Return over how many edges an atom's energy depends on other atoms, at most `LONGEST_CHAIN` - 1.
+    """Return over how many edges an atom's energy depends on other atoms, at most `CHAIN_LENGTH` - 1.
 
     In a chain of neighbouring atoms, find the atoms for which the first energy has a nonzero derivative, and the atoms
     whose energies become NaN if the first position is NaN. Either test alone misses some dependences, for example
     through a zero weight or a comparison.
     """
     like, generator = empty_like_model(model), torch.Generator().manual_seed(0)
-    places = torch.arange(LONGEST_CHAIN)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
+    places = torch.arange(CHAIN_LENGTH)[:, None] * torch.tensor([[0.7, 0.0, 0.0]])
     pos = model.cutoff * (places + 0.1 * torch.rand(places.shape, generator=generator)).to(like)
-    numbers, neighbors = torch.full((LONGEST_CHAIN,), z), find_neighbors("export_potential", pos, model.cutoff)
+    numbers, neighbors = torch.full((CHAIN_LENGTH,), z), find_neighbors("export_potential", pos, model.cutoff)
 
-    def energies(pos: Tensor) -> Tensor:
-        return outputs_of_atoms(model, numbers, neighbors.vectors(pos, None), neighbors)[:, 0]
+    def compute_energies(pos: Tensor) -> Tensor:
+        return compute_atom_outputs(model, numbers, neighbors.vectors(pos, None), neighbors)[:, 0]
 
     pos.requires_grad_()
-    first = energies(pos)[0]
+    first = compute_energies(pos)[0]
     (by_pos,) = (
         torch.autograd.grad(first, pos, materialize_grads=True) if first.requires_grad else (pos.new_zeros(pos.shape),)
     )
     with torch.no_grad():
-        depends = (by_pos != 0).any(1) | energies(torch.cat([pos[:1] * torch.nan, pos[1:]])).isnan()
-    return max([0, *depends.nonzero()[:, 0].tolist()])
+        is_dependent = (by_pos != 0).any(1) | compute_energies(torch.cat([pos[:1] * torch.nan, pos[1:]])).isnan()
+    return max([0, *is_dependent.nonzero()[:, 0].tolist()])
 
 
 def _trace_program(
     model: Potential, numbers: Sequence[int], stress: bool, plain: Sequence[str]
-) -> tuple[_Program, PackageInputs]:
+) -> tuple[_PackageProgram, PackageInputs]:
     """Trace a model; return the program and example arguments for its compilation. See `trace_program` for `plain`."""
     owner, like = f"export_potential: {type(model).__name__}", empty_like_model(model)
-    alone = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
-    seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), alone, None)
+    lone_atom = find_neighbors(owner, like.new_zeros(1, 3), model.cutoff)
+    seed = Inputs.of(torch.tensor(numbers), like.reshape(0, 3), like.new_zeros(1, 3, 3), lone_atom, None)
     example = make_example(model, seed)
-    weighted = type(type(model).__name__, (_Weighted,), {})(model, like.new_ones(len(example.z)))
+    weighted = type(type(model).__name__, (_WeightedPotential,), {})(model, like.new_ones(len(example.z)))
     state = read_state(weighted)
-    # Any `constants` are sufficient, because the C++ operators read only the sizes of graphs.
+    # Any `list_constants` are sufficient, because the C++ operators read only the sizes of graphs.
     program = trace_program(
-        weighted, [*map(constants, list_graphs(alone))], example, plain, "export_potential", results_with_virials
+        weighted,
+        [*map(list_constants, list_graphs(lone_atom))],
+        example,
+        plain,
+        "export_potential",
+        compute_results_with_virials,
     )
     _check_branches(owner, model, read_size_conditions(program), state, example)
     rewrite_products(program)
-    rewrite_sums(program, find_targets(program, state, example))
+    rewrite_sums(program, find_index_nodes(program, state, example))
     for node in list(program.graph.nodes):
         if node.target is operator.pos:  # torch.export does not support unary plus on sizes
             node.replace_all_uses_with(node.args[0])
@@ -248,7 +253,7 @@ def _trace_program(
             )
     edges = torch.stack([example.graphs[0][SRC], example.graphs[0][DST]])  # type: ignore[list-item]
     atoms = PackageInputs(*example[:4], edges, example.shifts, state["weights"])  # type: ignore[arg-type]
-    return _Program(program, state, stress), atoms
+    return _PackageProgram(program, state, stress), atoms
 
 
 def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
@@ -257,8 +262,8 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
 
     pos = example.pos[:8] - example.pos[:1]
     few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))
-    fewer = Inputs.of(example.z[:8], pos, pos.new_zeros(2, 3, 3), few, None)
-    for other in (fewer, make_example(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
+    few_inputs = Inputs.of(example.z[:8], pos, pos.new_zeros(2, 3, 3), few, None)
+    for other in (few_inputs, make_example(model, example, 2 * len(example.graphs[3][0]))):  # type: ignore[arg-type]
         given = {**state, "weights": other.pos[:, 0]}
         if not ShapeEnv().evaluate_guards_expression(condition, list_tensors(given, other)):
             raise ValueError(
@@ -267,7 +272,7 @@ def _check_branches(owner: str, model: Potential, condition: str, state: dict[st
             )
 
 
-def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
+def _yield_examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, PackageInputs, list[Tensor]]]:
     """Yield the name, arguments and expected results of each test case, the first of which is stored in packages."""
     generator, like = torch.Generator().manual_seed(1), empty_like_model(model)
     places = torch.cartesian_prod(*3 * [torch.arange(2.0)])
@@ -286,9 +291,9 @@ def _examples(model: Potential, numbers: Sequence[int]) -> Iterator[tuple[str, P
 
 
 def compute_virials(model: Potential, z: Tensor, pos: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the same virials as `results_with_virials`, computed directly from derivatives by edge vectors."""
+    """Return the same virials as `compute_results_with_virials`, computed directly from derivatives by edge vectors."""
     vec = neighbors.vectors(pos, cells).detach().requires_grad_()
-    energy = outputs_of_atoms(model, z, vec, neighbors).sum()
+    energy = compute_atom_outputs(model, z, vec, neighbors).sum()
     (by_vec,) = torch.autograd.grad(energy, vec, materialize_grads=True) if energy.requires_grad else (vec * 0,)
     halves = -0.25 * (vec[:, :, None] * by_vec[:, None] + vec[:, None] * by_vec[:, :, None]).detach()
     virials = pos.new_zeros(len(pos), 3, 3)
@@ -369,13 +374,13 @@ def export_potential(
     >>> export_potential(model, "potential.pt2")  # doctest: +SKIP
     """
     path, name = Path(path), type(model).__name__
-    numbers, key = _elements(model, path, elements), ProgramKey(model)
+    numbers, key = _check_elements(model, path, elements), ProgramKey(model)
     with report_progress(f"export_potential: tracing {name}", f"export_potential: traced {name}"):
         own = copy_model(model, key)
         before, state = ProgramKey(own), {n: t.clone() for n, t in own.named_buffers()}
-        examples = list(_examples(own, numbers))
+        examples = list(_yield_examples(own, numbers))
         metadata = _metadata(own, numbers, stress, *examples[0][1:])
-        changed = differences(before.values, ProgramKey(own).values)
+        changed = find_differences(before.values, ProgramKey(own).values)
         changed += [n for n, t in own.named_buffers() if not torch.equal(t, state[n])]
         if changed:
             raise ValueError(f"export_potential: {name} changes {changed[0]} when it is called; expected no change")

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MOST_CUTOFFS, find_cell_limit
+from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MAX_CUTOFFS, find_cell_limit
 from trigraph.torch.arrays import convert_dtype
 
 MOST_PARTS = 2**14  # maximum number of parts of a cell per direction
 CANDIDATES = 2**22  # maximum number of atom pairs tested at a time
 
 
-def search(
+def search_neighbors(
     pos: Tensor, cutoff: float, boxes: np.ndarray, flags: np.ndarray, of_atom: Tensor
 ) -> tuple[Tensor, ...] | None:
     """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
@@ -38,59 +38,59 @@ def search(
         frame[~periodic] = np.linalg.svd(frame[periodic])[2][periodic.sum() :]
     inverses = np.linalg.inv(frames)
     heights = 1 / np.linalg.norm(inverses, axis=1)  # distances between opposite faces
-    most_cutoffs = np.where(flags.any(1, keepdims=True), MOST_CUTOFFS, math.inf)
-    most = np.where(flags, find_cell_limit(convert_dtype(pos.dtype)), most_cutoffs)
-    most = (most + 1) * np.where(flags, 1.0, cutoff)
+    most_cutoffs = np.where(flags.any(1, keepdims=True), MAX_CUTOFFS, math.inf)
+    coordinate_limit = np.where(flags, find_cell_limit(convert_dtype(pos.dtype)), most_cutoffs)
+    coordinate_limit = (coordinate_limit + 1) * np.where(flags, 1.0, cutoff)
     box, pbc, inverse, height, limit = (
-        torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, most)
+        torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, coordinate_limit)
     )
     positions = pos.double()
-    at = (positions[:, None] @ inverse[of_atom])[:, 0]
-    if not bool(((positions.abs() <= LARGEST_NUMBER) & (at.abs() < limit[of_atom])).all()):
+    fractional = (positions[:, None] @ inverse[of_atom])[:, 0]
+    if not bool(((positions.abs() <= LARGEST_NUMBER) & (fractional.abs() < limit[of_atom])).all()):
         return None
-    crossed = torch.where(pbc[of_atom], at.floor(), 0.0)
-    each, none = of_atom[:, None].expand_as(at), at.new_zeros(len(boxes), 3)
-    ends = [none.scatter_reduce(0, each, at, reduce, include_self=False) for reduce in ("amin", "amax")]
+    crossed = torch.where(pbc[of_atom], fractional.floor(), 0.0)
+    each, none = of_atom[:, None].expand_as(fractional), fractional.new_zeros(len(boxes), 3)
+    ends = [none.scatter_reduce(0, each, fractional, reduce, include_self=False) for reduce in ("amin", "amax")]
     lowest, width = torch.where(pbc, 0.0, ends[0]), torch.where(pbc, 1.0, (ends[1] - ends[0]).clamp(min=1e-300))
     reach = 1.000001 * cutoff
     parts = (height * width / reach).floor().clamp(1, MOST_PARTS)
-    around = torch.where(pbc, (reach * parts / height).ceil(), 1.0).long()
-    part = ((at - crossed - lowest[of_atom]) / width[of_atom] * parts[of_atom]).long()
+    search_range = torch.where(pbc, (reach * parts / height).ceil(), 1.0).long()
+    part = ((fractional - crossed - lowest[of_atom]) / width[of_atom] * parts[of_atom]).long()
     part = part.clamp(min=0).minimum(parts[of_atom].long() - 1)
-    pairs = list(_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), around, part, crossed.long()))
+    pairs = list(_yield_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), search_range, part, crossed.long()))
     src, dst, shifts = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     src, dst, shifts = _sort_edges(src, dst, shifts, len(pos))
-    return src, dst, shifts, _offset(shifts, box[of_atom[src]])
+    return src, dst, shifts, _compute_offsets(shifts, box[of_atom[src]])
 
 
-def _pairs(
+def _yield_pairs(
     positions: Tensor,
     cutoff: float,
     of_atom: Tensor,
     box: Tensor,
     pbc: Tensor,
     parts: Tensor,
-    around: Tensor,
+    search_range: Tensor,
     part: Tensor,
     crossed: Tensor,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield source, destination and shifts for one chunk of atoms at a time.
 
-    `parts` is the number of parts of each cell, `around` the largest distance between neighbours in parts, and `part`
-    the part that contains each atom after a translation by minus `crossed` cells.
+    `parts` is the number of parts of each cell, `search_range` the largest distance between neighbours in parts, and
+    `part` the part that contains each atom after a translation by minus `crossed` cells.
     """
     span = parts.amax(0) + 1
     numbers = ((of_atom * span[0] + part[:, 0]) * span[1] + part[:, 1]) * span[2] + part[:, 2]
     order = numbers.argsort(stable=True)
     ascending = numbers[order]
-    steps = torch.cartesian_prod(*(torch.arange(-n, n + 1, device=part.device) for n in around.amax(0).tolist()))
+    steps = torch.cartesian_prod(*(torch.arange(-n, n + 1, device=part.device) for n in search_range.amax(0).tolist()))
     chunk = max(1, CANDIDATES // len(steps))
     for atoms in torch.arange(len(positions), device=part.device).split(chunk):
         own = of_atom[atoms][:, None]
         neighbor_part = part[atoms][:, None] + steps
         shift = torch.where(pbc[own], neighbor_part.div(parts[own], rounding_mode="floor"), 0)
         neighbor_part = neighbor_part - shift * parts[own]
-        inside = ((neighbor_part >= 0) & (neighbor_part < parts[own]) & (steps.abs() <= around[own])).all(-1)
+        inside = ((neighbor_part >= 0) & (neighbor_part < parts[own]) & (steps.abs() <= search_range[own])).all(-1)
         number = ((own * span[0] + neighbor_part[..., 0]) * span[1] + neighbor_part[..., 1]) * span[2] + neighbor_part[
             ..., 2
         ]
@@ -99,17 +99,17 @@ def _pairs(
         stops = counts.cumsum(0)
         for first in range(0, int(stops[-1]), CANDIDATES):
             candidate = torch.arange(first, min(first + CANDIDATES, int(stops[-1])), device=part.device)
-            which = torch.searchsorted(stops, candidate, right=True)
-            place = begin.flatten()[which] + candidate - (stops - counts)[which]
-            i, j = atoms[which // len(steps)], order[place]
-            cells = shift.view(-1, 3)[which] + crossed[i] - crossed[j]
-            vec = positions[j] - positions[i] + _offset(cells, box[of_atom[i]])
-            near = compute_lengths(vec) < cutoff
-            near &= (i != j) | (cells != 0).any(1)
-            yield j[near], i[near], cells[near]
+            range_index = torch.searchsorted(stops, candidate, right=True)
+            place = begin.flatten()[range_index] + candidate - (stops - counts)[range_index]
+            i, j = atoms[range_index // len(steps)], order[place]
+            cells = shift.view(-1, 3)[range_index] + crossed[i] - crossed[j]
+            vec = positions[j] - positions[i] + _compute_offsets(cells, box[of_atom[i]])
+            is_near = compute_lengths(vec) < cutoff
+            is_near &= (i != j) | (cells != 0).any(1)
+            yield j[is_near], i[is_near], cells[is_near]
 
 
-def _offset(shifts: Tensor, box: Tensor) -> Tensor:
+def _compute_offsets(shifts: Tensor, box: Tensor) -> Tensor:
     """Return ``shifts @ box`` for each row, with exactly opposite results for opposite shifts."""
     return shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
 
@@ -128,7 +128,7 @@ def _sort_edges(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tup
     return src[order], dst[order], shifts[order]
 
 
-def nearest(dst: Tensor, length: Tensor, number: int) -> Tensor:
+def mask_nearest(dst: Tensor, length: Tensor, number: int) -> Tensor:
     """Return a mask of the `number` shortest edges into each destination; of equal lengths, the first are kept."""
     order = length.argsort(stable=True)
     order = order[dst[order].argsort(stable=True)]

@@ -1,7 +1,7 @@
 """Structures padded with ghosts to a capacity, so that all calls use tensors of the same sizes in the same memory.
 
-Ghost atoms belong to one ghost structure and form pairs, with up to `MOST` ghost edges in each direction. The atoms of
-a pair are further apart than the cutoff, so that ghost edges contribute zero to the results of a model.
+Ghost atoms belong to one ghost structure and form pairs, with up to `MAX_GHOST_DEGREE` ghost edges in each direction.
+The atoms of a pair are further apart than the cutoff, so that ghost edges contribute zero to the results of a model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,18 +11,20 @@ import torch
 from torch import Tensor
 
 from trigraph.arrays import require_count
-from trigraph.graphs import coarsen_number
-from trigraph.graphs.base import ALWAYS
+from trigraph.graphs import coarsen_attribute
+from trigraph.graphs.base import SAFE_VALUES
 from trigraph.table import GRAPH_PARTS
 from trigraph.table.constants import PART_SIZE
-from trigraph.torch.graphs import assemble_in_place, tensors
+from trigraph.torch.graphs import assemble_from_memory, tensors
 from trigraph.torch.potentials.structures import Neighbors
 
-MOST = PART_SIZE  # maximum number of ghost edges into or out of an atom, which kernels sum without splitting the row
-ROWS = 64  # padded sizes are multiples of `ROWS`, because torch's CPU matrix products round partial blocks differently
+MAX_GHOST_DEGREE = (
+    PART_SIZE  # maximum number of ghost edges into or out of an atom, which kernels sum without splitting the row
+)
+ROW_MULTIPLE = 64  # padded sizes are multiples of this, because torch's CPU products round partial blocks differently
 GROWTH = 1.25
 OWNER = "compile_potential"  # caller's name in error messages
-APART = 2.0  # distance between the two atoms of a ghost pair, in units of the cutoff
+GHOST_DISTANCE = 2.0  # distance between the two atoms of a ghost pair, in units of the cutoff
 
 _EDGES, _CSC = GRAPH_PARTS["EdgeGraph"], GRAPH_PARTS["CSC"]
 
@@ -55,13 +57,13 @@ class Capacity(NamedTuple):
     atoms: int
     edges: int
     structures: int = 1
-    degree: int = MOST
+    degree: int = MAX_GHOST_DEGREE
 
     @classmethod
     def of(cls, neighbors: Neighbors) -> "Capacity":
         """Return the capacity that a `Neighbors` requires."""
         graph = neighbors.graph
-        degree = coarsen_number("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
+        degree = coarsen_attribute("max_in_degree", max(graph.max_in_degree, graph.max_out_degree, 1))
         return cls(graph.num_nodes, graph.num_edges, neighbors.num_structures, degree)
 
     def holds(self, needed: "Capacity") -> bool:
@@ -69,19 +71,19 @@ class Capacity(NamedTuple):
         return all(own >= other for own, other in zip(self, needed, strict=True))
 
     def grown(self) -> "Capacity":
-        """Return a capacity that is a quarter larger, with atoms and edges rounded up to multiples of `ROWS`."""
+        """Return a capacity a quarter larger, with atoms and edges rounded up to multiples of `ROW_MULTIPLE`."""
         atoms, edges, structures = (int(GROWTH * n) + 1 for n in self[:3])
-        return Capacity(_up(atoms), _up(edges), structures if self.structures > 1 else 1, self.degree)
+        return Capacity(_round_up(atoms), _round_up(edges), structures if self.structures > 1 else 1, self.degree)
 
     @property
     def rows(self) -> tuple[int, int, int]:
         """Numbers of atoms, edges and structures, including ghosts. At least one ghost atom has no edges."""
-        edges = _up(self.edges)
-        return _up(self.atoms + 2 * -(-edges // (2 * MOST)) + 1), edges, self.structures + 2
+        edges = _round_up(self.edges)
+        return _round_up(self.atoms + 2 * -(-edges // (2 * MAX_GHOST_DEGREE)) + 1), edges, self.structures + 2
 
 
-def _up(number: int) -> int:
-    return -(-number // ROWS) * ROWS
+def _round_up(number: int) -> int:
+    return -(-number // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def check_capacity(owner: str, given: Any) -> list[Capacity]:
@@ -94,22 +96,22 @@ def check_capacity(owner: str, given: Any) -> list[Capacity]:
             raise TypeError(f"{owner}: capacity is a {type(one).__name__}; expected Capacity, or a list of them")
         for name, number in one._asdict().items():
             require_count(owner, f"capacity.{name}", number, 1)
-    return [Capacity(a, e, s, coarsen_number("max_in_degree", d)) for a, e, s, d in several]
+    return [Capacity(a, e, s, coarsen_attribute("max_in_degree", d)) for a, e, s, d in several]
 
 
-def choose(needed: Capacity, given: Iterable[Capacity], made: Iterable[Capacity]) -> Capacity:
+def choose_capacity(needed: Capacity, given: Iterable[Capacity], existing: Iterable[Capacity]) -> Capacity:
     """Return the smallest existing capacity that is sufficient for `needed`, or else a new one.
 
-    A capacity in `made`, unlike one in `given`, is not reused if the call would use less than half of its edges or
+    A capacity in `existing`, unlike one in `given`, is not reused if the call would use less than half of its edges or
     atoms.
     """
     new = needed.grown()
-    holding = [one for one in given if one.holds(needed)]
-    for one in made:
+    candidates = [one for one in given if one.holds(needed)]
+    for one in existing:
         too_large = 2 * needed.edges < one.edges > new.edges or 2 * needed.atoms < one.atoms > new.atoms
         if one.holds(needed) and not too_large:
-            holding.append(one)
-    return min(holding, key=lambda one: (one.edges, one.atoms, one.structures), default=new)
+            candidates.append(one)
+    return min(candidates, key=lambda one: (one.edges, one.atoms, one.structures), default=new)
 
 
 class Padding:
@@ -147,7 +149,7 @@ class Padding:
         self._long: list[_LongRows] = []
         self.neighbors = self._assemble()
         # `Neighbors` (immutable) and cutoff for which graphs and ghost positions were last written.
-        self._of: tuple[Neighbors | None, float] = None, 0.0
+        self._filled_for: tuple[Neighbors | None, float] = None, 0.0
 
     def fill(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, cutoff: float) -> None:
         """Copy structures with at least one atom into the tensors, without synchronizing the device."""
@@ -158,16 +160,16 @@ class Padding:
             self.pos[:atoms].copy_(pos)
             if self.cells is not None and cells is not None:
                 self.cells[:structures].copy_(cells)
-            if self._of[0] is not neighbors or self._of[1] != cutoff:
-                self.forget()
+            if self._filled_for[0] is not neighbors or self._filled_for[1] != cutoff:
+                self.invalidate_graphs()
                 self._fill_constants(atoms, structures, cutoff)
                 self._fill_structures(neighbors)
                 self._fill_edges(neighbors)
-                self._of = neighbors, cutoff
+                self._filled_for = neighbors, cutoff
 
-    def forget(self) -> None:
+    def invalidate_graphs(self) -> None:
         """Make the next `fill` write the graphs again, after another object has overwritten them."""
-        self._of = None, 0.0
+        self._filled_for = None, 0.0
 
     def new_label(self, values: Tensor, of_atoms: bool) -> Tensor:
         """Return a zero tensor for labels such as `values`, with rows for all atoms or structures, including ghosts."""
@@ -182,7 +184,7 @@ class Padding:
     def _assemble(self) -> Neighbors:
         """Return graphs of new tensors, which are constant unless `_fill_edges` or `_fill_structures` writes them."""
         atoms, edges, structures = self.rows
-        degree, largest = self.capacity.degree, coarsen_number("max_in_degree", atoms)
+        degree, largest = self.capacity.degree, coarsen_attribute("max_in_degree", atoms)
 
         def empty(size: int) -> Tensor:
             return torch.zeros(size, **self._index)
@@ -190,13 +192,13 @@ class Padding:
         def count_to(size: int) -> Tensor:
             return torch.arange(size, **self._index)
 
-        def csc(arrays: tuple[Tensor, ...], numbers: tuple[int, ...], name: str = "", longest: int = 0) -> Any:
+        def make_csc(arrays: tuple[Tensor, ...], numbers: tuple[int, ...], name: str = "", longest: int = 0) -> Any:
             long = {}
-            if longest > MOST:
+            if longest > MAX_GHOST_DEGREE:
                 offsets = arrays[(*_CSC.arrays, *_CSC.reverse).index(name)]
                 self._long.append(_LongRows(offsets, numbers[1]))
                 long[name] = self._long[-1].rows, self._long[-1].parts
-            return assemble_in_place("CSC", arrays, numbers, long)
+            return assemble_from_memory("CSC", arrays, numbers, long)
 
         self.edges = {name: empty(atoms + 1 if "offsets" in name else edges) for name in _EDGES.arrays}
         src_offsets, dst_offsets, by_dst, src = (self.edges[name] for name in _EDGES.arrays[:4])
@@ -210,15 +212,17 @@ class Padding:
         into = (dst_offsets, by_dst, rows, self._into[0], each, self._into[1], each, rows)
         members = (*self.members[:4], atom_offsets, self.members[4], atom_offsets, self.members[5])
         return Neighbors(
-            assemble_in_place("EdgeGraph", tuple(self.edges.values()), (degree, degree, ALWAYS["max_parallel_edges"])),
+            assemble_from_memory(
+                "EdgeGraph", tuple(self.edges.values()), (degree, degree, SAFE_VALUES["max_parallel_edges"])
+            ),
             self.shifts,
             self.batch,
-            csc(ends, (2 * atoms, 2 * edges, MOST, 1), "src_offsets", degree),
-            csc(into, (edges, edges, degree, 1), "offsets", degree),
-            csc(members, (atoms, atoms, largest, ALWAYS["edges_in_order"]), "offsets", largest),
-            csc(
+            make_csc(ends, (2 * atoms, 2 * edges, MAX_GHOST_DEGREE, 1), "src_offsets", degree),
+            make_csc(into, (edges, edges, degree, 1), "offsets", degree),
+            make_csc(members, (atoms, atoms, largest, SAFE_VALUES["edges_in_order"]), "offsets", largest),
+            make_csc(
                 (each.clone(), src, rows, rows, src_offsets, rows, each, rows),
-                (atoms, edges, MOST, 1),
+                (atoms, edges, MAX_GHOST_DEGREE, 1),
                 "src_offsets",
                 degree,
             ),
@@ -226,7 +230,7 @@ class Padding:
 
     def _fill_constants(self, atoms: int, structures: int, cutoff: float) -> None:
         self.pos[atoms:].zero_()
-        self.pos[atoms + 1 :: 2, 0] = APART * cutoff
+        self.pos[atoms + 1 :: 2, 0] = GHOST_DISTANCE * cutoff
         self.real_atoms[:atoms] = 1.0
         self.real_atoms[atoms:] = 0.0
         self.real_structures[:structures] = 1.0
@@ -248,17 +252,17 @@ class Padding:
         self.refused.zero_()
         self.finish_edges(torch.full((), graph.num_edges, **self._index))
 
-    def finish_edges(self, own: Tensor) -> None:
-        """Write ghost edges after the `own` real edges, and all derived arrays, without synchronizing the device."""
+    def finish_edges(self, num_real_edges: Tensor) -> None:
+        """Write ghost edges after the `num_real_edges` real edges, and all derived arrays, without synchronization."""
         atoms, edges, structures = self.rows
-        first = self.members[0][structures - 2]  # first ghost atom
-        ghosts = _ghost_edges(first, own, atoms, edges)
-        shift = {"src": first, "dst": first}
+        first_ghost = self.members[0][structures - 2]  # first ghost atom
+        ghosts = _make_ghost_edges(first_ghost, num_real_edges, atoms, edges)
+        shift = {"src": first_ghost, "dst": first_ghost}
         for name, target in self.edges.items():
-            ghost = ghosts[name] + shift.get(name, own)
+            ghost = ghosts[name] + shift.get(name, num_real_edges)
             if name == "reverse_edge":
                 ghost = torch.where(ghosts[name] < 0, -1, ghost)
-            is_own = torch.arange(len(target), **self._index) < (first if "offsets" in name else own)
+            is_own = torch.arange(len(target), **self._index) < (first_ghost if "offsets" in name else num_real_edges)
             target.copy_(torch.where(is_own, target, ghost))
         src_offsets, dst_offsets, by_dst, src, dst = (self.edges[name] for name in _EDGES.arrays[:5])
         number = torch.arange(edges, **self._index)
@@ -269,7 +273,7 @@ class Padding:
         torch.index_select(dst, 0, by_dst, out=self._into[0])
         self._into[1].index_copy_(0, by_dst.long(), number)
         if self.shifts is not None:
-            self.shifts.masked_fill_((number >= own)[:, None], 0.0)
+            self.shifts.masked_fill_((number >= num_real_edges)[:, None], 0.0)
         for long in self._long:
             long.fill()
 
@@ -301,27 +305,27 @@ class _LongRows:
     """
 
     def __init__(self, offsets: Tensor, positions: int) -> None:
-        self.offsets, most = offsets, positions // (MOST + 1)
-        self.rows, self.parts = offsets.new_zeros(3, most), offsets.new_zeros(2, positions // MOST + most)
+        self.offsets, most = offsets, positions // (MAX_GHOST_DEGREE + 1)
+        self.rows, self.parts = offsets.new_zeros(3, most), offsets.new_zeros(2, positions // MAX_GHOST_DEGREE + most)
 
     def fill(self) -> None:
         """Find the long rows of the current offsets without synchronizing the device."""
-        offsets, spare = self.offsets, len(self.offsets) - 2
+        offsets, empty_row = self.offsets, len(self.offsets) - 2
         sizes = offsets.diff()
-        number = torch.where(sizes > MOST, (sizes + MOST - 1) // MOST, 0)
-        ends, longs = number.cumsum(0), (sizes > MOST).cumsum(0)
-        part, nth = (torch.arange(t.shape[1], device=offsets.device) for t in (self.parts, self.rows))
-        of = torch.searchsorted(ends, part, right=True).clamp(max=spare)
-        begin = offsets[of] + (part - (ends - number)[of]) * MOST
-        self.parts[0].copy_(torch.where(part < ends[-1], of, spare))
-        self.parts[1].copy_(torch.where(part < ends[-1], begin, offsets[spare]))
-        row = torch.searchsorted(longs, nth, right=True).clamp(max=spare)
+        number = torch.where(sizes > MAX_GHOST_DEGREE, (sizes + MAX_GHOST_DEGREE - 1) // MAX_GHOST_DEGREE, 0)
+        ends, num_long_rows = number.cumsum(0), (sizes > MAX_GHOST_DEGREE).cumsum(0)
+        part, row_number = (torch.arange(t.shape[1], device=offsets.device) for t in (self.parts, self.rows))
+        row_of_part = torch.searchsorted(ends, part, right=True).clamp(max=empty_row)
+        begin = offsets[row_of_part] + (part - (ends - number)[row_of_part]) * MAX_GHOST_DEGREE
+        self.parts[0].copy_(torch.where(part < ends[-1], row_of_part, empty_row))
+        self.parts[1].copy_(torch.where(part < ends[-1], begin, offsets[empty_row]))
+        row = torch.searchsorted(num_long_rows, row_number, right=True).clamp(max=empty_row)
         for target, values in zip(self.rows, (row, (ends - number)[row], ends[row]), strict=True):
-            target.copy_(torch.where(nth < longs[-1], values, 0))
-        self.rows[0].copy_(torch.where(nth < longs[-1], row, spare))
+            target.copy_(torch.where(row_number < num_long_rows[-1], values, 0))
+        self.rows[0].copy_(torch.where(row_number < num_long_rows[-1], row, empty_row))
 
 
-def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int) -> dict[str, Tensor]:
+def _make_ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int) -> dict[str, Tensor]:
     """Return the arrays of the `EdgeGraph` of ghosts, numbered from the first ghost; earlier elements are undefined.
 
     The edges of pair k start at edge 2 * MOST * k; the first half leads from atom 2 * k to atom 2 * k + 1, the second
@@ -329,30 +333,30 @@ def _ghost_edges(first_atom: Tensor, first_edge: Tensor, atoms: int, edges: int)
     """
     like: Any = {"dtype": first_edge.dtype, "device": first_edge.device}
     number, atom = torch.arange(edges, **like) - first_edge, torch.arange(atoms + 1, **like) - first_atom
-    left = edges - first_edge
+    num_ghost_edges = edges - first_edge
 
-    def halves(pair: Tensor) -> tuple[Tensor, Tensor]:
-        size = (left - 2 * MOST * pair).clamp(0, 2 * MOST)
+    def split_pair(pair: Tensor) -> tuple[Tensor, Tensor]:
+        size = (num_ghost_edges - 2 * MAX_GHOST_DEGREE * pair).clamp(0, 2 * MAX_GHOST_DEGREE)
         return (size + 1) // 2, size // 2
 
-    pair = number // (2 * MOST)
-    begin, (there, back) = 2 * MOST * pair, halves(pair)
+    pair = number // (2 * MAX_GHOST_DEGREE)
+    begin, (there, back) = 2 * MAX_GHOST_DEGREE * pair, split_pair(pair)
     returns = (number - begin >= there).to(number)  # 1 for edges to the first atom of a pair, otherwise 0
-    place = number - begin - returns * there  # index among the edges of the same pair and direction
-    has_reverse = (place < torch.where(returns > 0, there, back)).to(number)
+    index_in_direction = number - begin - returns * there  # index among the edges of the same pair and direction
+    has_reverse = (index_in_direction < torch.where(returns > 0, there, back)).to(number)
     # When edges are sorted by destination, those leading to the first atom of a pair come first.
     start = begin + returns * back
     position = number - begin
-    offsets, (outward, inward) = 2 * MOST * (atom // 2), halves(atom // 2)
+    offsets, (outward, inward) = 2 * MAX_GHOST_DEGREE * (atom // 2), split_pair(atom // 2)
     return {
-        "src_offsets": (offsets + atom % 2 * outward).clamp(max=left),
-        "dst_offsets": (offsets + atom % 2 * inward).clamp(max=left),
+        "src_offsets": (offsets + atom % 2 * outward).clamp(max=num_ghost_edges),
+        "dst_offsets": (offsets + atom % 2 * inward).clamp(max=num_ghost_edges),
         "dst_edge_index": begin + torch.where(position < back, there + position, position - back),
         "src": 2 * pair + returns,
         "dst": 2 * pair + 1 - returns,
         "reverse_start": start,
         "reverse_stop": start + torch.where(returns > 0, there, back),
-        "reverse_edge": torch.where(has_reverse > 0, begin + (1 - returns) * there + place, -1),
-        "_edge_start": start + has_reverse * place,
-        "_edge_stop": start + has_reverse * (place + 1),
+        "reverse_edge": torch.where(has_reverse > 0, begin + (1 - returns) * there + index_in_direction, -1),
+        "_edge_start": start + has_reverse * index_in_direction,
+        "_edge_stop": start + has_reverse * (index_in_direction + 1),
     }

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from trigraph.arrays import real_number, require_count
-from trigraph.torch.graphs import uncompiled
-from trigraph.torch.layers.activations import differentiated_once
-from trigraph.torch.layers.arguments import refuse_script
+from trigraph.torch.graphs import exclude_from_compilation
+from trigraph.torch.layers.activations import use_torch_silu
+from trigraph.torch.layers.arguments import refuse_torchscript
 from trigraph.torch.potentials.structures import (
     EnergyForcesStress,
     Neighbors,
@@ -73,7 +73,7 @@ class Potential(Module):
     max_num_neighbors: int | None = None
     out_channels: int = 1
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = refuse_torchscript
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, which `forward` sums. Every subclass must define this method.
@@ -172,9 +172,9 @@ class Potential(Module):
 
     def sum_outputs(self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors) -> Tensor:
         """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
-        return neighbors.into_structures(outputs_of_atoms(self, z, neighbors.vectors(pos, cells), neighbors))
+        return neighbors.into_structures(compute_atom_outputs(self, z, neighbors.vectors(pos, cells), neighbors))
 
-    @uncompiled  # by default, torch does not compile functions that compute their own gradients
+    @exclude_from_compilation  # by default, torch does not compile functions that compute their own gradients
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -216,12 +216,12 @@ class Potential(Module):
         """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
-        results = derivatives(partial(outputs_of_atoms, self), z, pos, cells, neighbors, create_graph)
+        results = compute_derivatives(partial(compute_atom_outputs, self), z, pos, cells, neighbors, create_graph)
         if create_graph:
             return results
         return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
 
-    @uncompiled
+    @exclude_from_compilation
     def hessian_vector_product(
         self,
         z: Tensor,
@@ -275,10 +275,10 @@ class Potential(Module):
         """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
         if not (create_graph and pos.requires_grad):
             pos = pos.detach().requires_grad_()
-        of_atoms = partial(outputs_of_atoms, self)
-        return times_hessian(of_atoms, z, pos, cells, neighbors, vector, create_graph)
+        of_atoms = partial(compute_atom_outputs, self)
+        return multiply_by_hessian(of_atoms, z, pos, cells, neighbors, vector, create_graph)
 
-    @uncompiled
+    @exclude_from_compilation
     def hessian(
         self,
         z: Tensor,
@@ -342,8 +342,8 @@ class Potential(Module):
     ) -> Callable[[Tensor], Tensor]:
         """Return a function that multiplies the Hessian by k directions, shape (k, num_atoms, 3)."""
         pos = pos.detach().requires_grad_()
-        forces = without_gradients(self).differentiated(z, pos, cells, neighbors, create_graph=True).forces
-        return torch.func.vmap(partial(_hessian_times, forces, pos))
+        forces = copy_without_gradients(self).differentiated(z, pos, cells, neighbors, create_graph=True).forces
+        return torch.func.vmap(partial(_multiply_by_hessian, forces, pos))
 
     def prepare(
         self,
@@ -431,7 +431,7 @@ class ForceField(Module):
         return result
 
 
-def without_gradients(model: Potential) -> Potential:
+def copy_without_gradients(model: Potential) -> Potential:
     """Return a copy whose parameters require no gradients, which operators would compute even if unused.
 
     The copy shares the model's buffers and attributes. The model is not modified, because other threads may use it.
@@ -444,7 +444,7 @@ def without_gradients(model: Potential) -> Potential:
     return copy.deepcopy(model, memo)
 
 
-def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
+def _multiply_by_hessian(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
     """Return the product of the Hessian with a vector, given differentiable forces."""
     if not forces.requires_grad:  # no atom has neighbours
         return torch.zeros_like(vector)
@@ -452,7 +452,7 @@ def _hessian_times(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bo
     return product
 
 
-def times_hessian(
+def multiply_by_hessian(
     atoms_of_vectors: Any,
     z: Tensor,
     pos: Tensor,
@@ -462,11 +462,11 @@ def times_hessian(
     create_graph: bool,
 ) -> Tensor:
     """Return the product of the Hessian of the energies with a vector; `pos` must require a gradient."""
-    forces = derivatives(atoms_of_vectors, z, pos, cells, neighbors, create_graph=True).forces
-    return _hessian_times(forces, pos, vector, create_graph=create_graph)
+    forces = compute_derivatives(atoms_of_vectors, z, pos, cells, neighbors, create_graph=True).forces
+    return _multiply_by_hessian(forces, pos, vector, create_graph=create_graph)
 
 
-def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+def compute_atom_outputs(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
     """Call a model's `atoms_of_vectors`; raise ValueError if the shape of its result is wrong."""
     outputs, expected = model.atoms_of_vectors(z, vec, neighbors), (z.shape[0], model.out_channels)
     if outputs.shape != expected:
@@ -477,21 +477,21 @@ def outputs_of_atoms(model: Potential, z: Tensor, vec: Tensor, neighbors: Neighb
     return outputs
 
 
-def derivatives(
+def compute_derivatives(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> EnergyForcesStress:
     """Return the energies of `atoms_of_vectors`, and their derivatives; `pos` must require a gradient."""
-    return derivatives_and_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
+    return compute_derivatives_and_strains(atoms_of_vectors, z, pos, cells, neighbors, create_graph)[0]
 
 
-def derivatives_and_strains(
+def compute_derivatives_and_strains(
     atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
 ) -> tuple[EnergyForcesStress, Tensor | None]:
-    """Return the results of `derivatives` and, with cells, each edge's share of the strain derivatives, (edges, 9)."""
+    """Return the results of `compute_derivatives` and, with cells, each edge's strain derivatives, (edges, 9)."""
     vec = neighbors.vectors(pos, cells)
-    with contextlib.nullcontext() if create_graph else differentiated_once():
-        of_atoms = atoms_of_vectors(z, vec, neighbors)
-    energy = neighbors.into_structures(of_atoms)[:, 0]
+    with contextlib.nullcontext() if create_graph else use_torch_silu():
+        atom_energies = atoms_of_vectors(z, vec, neighbors)
+    energy = neighbors.into_structures(atom_energies)[:, 0]
     total = energy.sum()
     by_vec = None
     if total.requires_grad:
@@ -504,13 +504,13 @@ def derivatives_and_strains(
             )
         by_pos, by_vec = torch.zeros_like(pos), torch.zeros_like(vec)
     # Strain acts on edge vectors as on positions and cells, so the strain derivative is a sum over edges.
-    of_edges = None if cells is None else (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
-    stress = None if of_edges is None else _stress(of_edges, cells, neighbors)
+    edge_strains = None if cells is None else (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
+    stress = None if edge_strains is None else _compute_stress(edge_strains, cells, neighbors)
     forces = 0.0 - by_pos  # unlike -by_pos, not -0.0 for atoms without neighbours
-    return EnergyForcesStress(energy, forces, stress, of_atoms[:, 0]), of_edges
+    return EnergyForcesStress(energy, forces, stress, atom_energies[:, 0]), edge_strains
 
 
-def _stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
+def _compute_stress(of_edges: Tensor, cells: Any, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
     if cells.is_cuda:  # torch.linalg.det may synchronize the device

@@ -14,7 +14,7 @@ from trigraph.torch.potentials.program_key import ProgramKey
 from trigraph.torch.potentials.structures import EnergyForcesStress, Neighbors
 
 
-def surroundings(device: torch.device) -> tuple[Any, ...]:
+def list_torch_settings(device: torch.device) -> tuple[Any, ...]:
     """Return the settings of torch that affect the results of a model or its compilation."""
     return (
         torch.is_autocast_enabled(device.type),
@@ -107,9 +107,9 @@ class Replacement(Module):
         """Return a function like `Potential.make_hessian_product`, but use one copy of all structures per direction."""
         copies = functools.cache(neighbors.copies)  # by number of copies
 
-        def rows(directions: Tensor) -> Tensor:
+        def multiply(directions: Tensor) -> Tensor:
             k = len(directions)
             stacked = z.repeat(k), pos.repeat(k, 1), None if cells is None else cells.repeat(k, 1, 1), copies(k)
             return self.differentiated_along(*stacked, directions.flatten(0, 1), False).reshape(directions.shape)
 
-        return rows
+        return multiply

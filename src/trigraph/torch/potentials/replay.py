@@ -39,13 +39,13 @@ class Replay:
                     f"{self.owner}: called while a CUDA graph is captured; expected no capture, or the original model"
                 )
             if not self.called:
-                return self._call_beside()
+                return self._call_on_side_stream()
             if self.graph is None:
                 self.graph = self._capture()
             self.graph.replay()
             return self.results
 
-    def _call_beside(self) -> tuple[Tensor | None, ...]:
+    def _call_on_side_stream(self) -> tuple[Tensor | None, ...]:
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):

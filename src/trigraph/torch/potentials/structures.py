@@ -16,13 +16,13 @@ from trigraph.graphs.counting import order_by
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import find_neighbors_of_molecules, neighbors
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import in_plain_thread, innermost_tensor, view_array
+from trigraph.torch.arrays import call_in_new_thread, unwrap_tensor, view_array
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import assemble, tensors, uncompiled
+from trigraph.torch.graphs import assemble, exclude_from_compilation, tensors
 from trigraph.torch.layers.arguments import require_cpu_or_cuda
 from trigraph.torch.layers.edges import check_rows, narrow_indices
-from trigraph.torch.potentials.neighbors import compute_lengths, nearest, search
-from trigraph.torch.signatures import allow_nesting, without_defaults
+from trigraph.torch.potentials.neighbors import compute_lengths, mask_nearest, search_neighbors
+from trigraph.torch.signatures import allow_nesting, skip_default_arguments
 
 SRC, DST, SRC_OFFSETS = map(GRAPH_PARTS["EdgeGraph"].arrays.index, ("src", "dst", "src_offsets"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
@@ -142,7 +142,7 @@ class Neighbors(NamedTuple):
         shifts = self.src.new_zeros(num_edges, 3) if self.shifts is None else self.shifts
         src, dst = repeated(self.src, num_atoms), repeated(self.dst, num_atoms)
         of_atom = repeated(batch, structures)
-        return build_graphs(src, dst, shifts.repeat(number, 1), None, of_atom, number * structures, True)
+        return build_neighbors(src, dst, shifts.repeat(number, 1), None, of_atom, number * structures, True)
 
     def of_sources(self, values: Tensor) -> Tensor:
         """Return ``values[src]``, the row of each edge's source atom, shape (num_edges, width).
@@ -246,7 +246,7 @@ class _Selected(torch.autograd.Function):
 
 
 for _function in (_Sums, _Selected):
-    without_defaults(_function)
+    skip_default_arguments(_function)
 
 
 def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
@@ -348,22 +348,22 @@ def find_periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.nd
     return np.broadcast_to(flags, (num_structures, 3))
 
 
-def _values(owner: str, name: str, value: Any) -> Any:
+def _unwrap_values(owner: str, name: str, value: Any) -> Any:
     """Remove torch.func wrappers from a tensor or a list of tensors."""
     if isinstance(value, (list, tuple)):
-        return [_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
+        return [_unwrap_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
     try:
-        return innermost_tensor(value) if isinstance(value, Tensor) else value
+        return unwrap_tensor(value) if isinstance(value, Tensor) else value
     except ValueError as error:
         raise ValueError(f"{owner}: {name}: {error}") from None
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def _to_numpy(tensor: Tensor) -> np.ndarray:
     """Return a tensor as a NumPy array."""
     return view_array(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
 
 
-@uncompiled
+@exclude_from_compilation
 def find_neighbors(
     owner: str,
     pos: Tensor,
@@ -381,12 +381,13 @@ def find_neighbors(
             "torch.compile, or torch.export with the argument neighbors"
         )
     pos, batch, cell, pbc = (
-        _values(owner, name, value) for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
+        _unwrap_values(owner, name, value)
+        for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
     )
-    return in_plain_thread(_search_plain, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
+    return call_in_new_thread(_search_unwrapped, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
 
 
-def _search_plain(
+def _search_unwrapped(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
     """Implement `find_neighbors` for tensors without torch.func wrappers."""
@@ -395,25 +396,31 @@ def _search_plain(
     flags = find_periodic(owner, pbc, cell, num_structures)
     # Copy `batch`: later writes to the caller's tensor must not change `Neighbors.batch` or the graphs.
     of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.to(torch.int64, copy=True)
-    boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
-    result = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
+    boxes = np.zeros((num_structures, 3, 3)) if cells is None else _to_numpy(cells).astype(np.float64)
+    result = search_neighbors(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
     if result is None:
-        edges = _on_host(owner, _array(pos), cutoff, _array(of_atom), cells, flags, batch is None)
+        edges = _search_on_host(owner, _to_numpy(pos), cutoff, _to_numpy(of_atom), cells, flags, batch is None)
         result = tuple(t.to(pos.device) for t in edges)
     src, dst, shifts, offset = result
     vec = pos.detach()[src] - pos.detach()[dst] + offset.to(pos.dtype)
     if max_num_neighbors is not None:
-        keep = nearest(dst, compute_lengths(vec), max_num_neighbors)
+        keep = mask_nearest(dst, compute_lengths(vec), max_num_neighbors)
         src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
-    return build_graphs(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
+    return build_neighbors(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
 
 
-def _on_host(
-    owner: str, positions: np.ndarray, cutoff: float, of_atom: np.ndarray, cells: Any, flags: np.ndarray, alone: bool
+def _search_on_host(
+    owner: str,
+    positions: np.ndarray,
+    cutoff: float,
+    of_atom: np.ndarray,
+    cells: Any,
+    flags: np.ndarray,
+    is_single: bool,
 ) -> list[Tensor]:
     """Search on the host; return source, destination, shifts and offset of each pair, sorted by the first three."""
-    boxes = None if cells is None else _array(cells)
-    if boxes is None and not flags.any() and not alone:
+    boxes = None if cells is None else _to_numpy(cells)
+    if boxes is None and not flags.any() and not is_single:
         with contextlib.suppress(ValueError):  # raised again below, with the number of the structure
             return [torch.from_numpy(array) for array in find_neighbors_of_molecules(positions, cutoff, of_atom)]
     # The atoms of a structure need not be contiguous, so all edges are sorted by source at the end.
@@ -426,7 +433,7 @@ def _on_host(
         try:
             src, dst, *rest = neighbors(positions[atoms], cutoff, box, flags[structure])
         except ValueError as error:
-            if alone:
+            if is_single:
                 raise
             raise ValueError(f"{owner}: structure {structure} of the batch: {error}") from None
         columns.append((atoms[src], atoms[dst], *rest))
@@ -435,7 +442,7 @@ def _on_host(
     return [torch.from_numpy(array[by_src]) for array in arrays]
 
 
-def build_graphs(
+def build_neighbors(
     src: Tensor,
     dst: Tensor,
     shifts: Tensor,

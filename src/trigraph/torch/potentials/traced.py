@@ -20,16 +20,16 @@ _SUM: int | str
 _ROWS: int | str
 if _forward.native and _backward.native:
     _sums, _sums_backward = _forward.native.overload, _backward.native.overload
-    _SUM, _PLACE, _ROWS = 0, -2, _backward.native.bits["embedding"]
+    _SUM, _CHOICE_POSITION, _ROWS = 0, -2, _backward.native.bits["embedding"]
 else:
     _sums, _sums_backward = _forward.overload, _backward.overload
-    _SUM, _PLACE, _ROWS = "sum", -3, "embedding"
+    _SUM, _CHOICE_POSITION, _ROWS = "sum", -3, "embedding"
 # Maps each derivative operator to its field names and a function that encodes the requested fields.
 _SELECTIVE: dict[Any, tuple[list[str], Any]] = {
     overload: ([f.name for f in op.op.fields], mask)
     for op in OPERATORS_OF_TORCH.values()
     if op.op.selective and not op.op.single
-    for overload, mask in ((op.overload, str), *([(op.native.overload, op.native.mask)] if op.native else []))
+    for overload, mask in ((op.overload, str), *([(op.native.overload, op.native.make_mask)] if op.native else []))
 }
 
 
@@ -44,12 +44,12 @@ def trace(function: Any, *example: Any, tracing_mode: str = "symbolic") -> Any:
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
-    want_less(program)
+    prune_requested_fields(program)
     program.recompile()
     return program
 
 
-def want_less(program: Any) -> None:
+def prune_requested_fields(program: Any) -> None:
     """Make derivative operators compute only the fields that the program reads.
 
     When autograd computes forces, it also requests gradients of all parameters, which the program never reads.
@@ -73,7 +73,7 @@ def read_size_conditions(program: Any) -> str:
     return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
 
 
-def _over_rows(first: Tensor, second: Tensor) -> Tensor:
+def _multiply_over_rows(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of `first`, transposed to (inner, rows), and `second` (rows, columns).
 
     Gradients of parameters are such sums over rows. Torch's compiler generates one kernel for a float32 sum over at
@@ -94,7 +94,7 @@ class _WithBias(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, _over_rows(grad.new_ones(grad.shape[0], 1), grad)[0]
+        return grad, _multiply_over_rows(grad.new_ones(grad.shape[0], 1), grad)[0]
 
 
 class _Outer(torch.autograd.Function):
@@ -108,7 +108,7 @@ class _Outer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         first, second = ctx.saved_tensors
-        return (grad * second).sum(1, keepdim=True), _over_rows(first, grad)
+        return (grad * second).sum(1, keepdim=True), _multiply_over_rows(first, grad)
 
 
 class _OneColumn(torch.autograd.Function):
@@ -122,7 +122,7 @@ class _OneColumn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         first, second = ctx.saved_tensors
-        return grad * second.t(), _over_rows(first, grad)
+        return grad * second.t(), _multiply_over_rows(first, grad)
 
 
 class _Sums(torch.autograd.Function):
@@ -161,22 +161,22 @@ class _Selected(torch.autograd.Function):
         return summed, None, *(1 + len(tensors) + len(ctx.others)) * [None]
 
 
-def with_bias(x: Tensor, bias: Tensor) -> Tensor:
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     """Call `_WithBias`, because traced programs can call only ordinary functions."""
     return _WithBias.apply(x, bias)  # type: ignore[no-untyped-call]
 
 
-def outer(first: Tensor, second: Tensor) -> Tensor:
+def multiply_outer(first: Tensor, second: Tensor) -> Tensor:
     """Call `_Outer`."""
     return _Outer.apply(first, second)  # type: ignore[no-untyped-call]
 
 
-def one_column(first: Tensor, second: Tensor) -> Tensor:
+def multiply_single_column(first: Tensor, second: Tensor) -> Tensor:
     """Call `_OneColumn`."""
     return _OneColumn.apply(first, second)  # type: ignore[no-untyped-call]
 
 
-def sums(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
+def sum_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
     """Call `_Sums`."""
     return _Sums.apply(values, index, *rest)  # type: ignore[no-untyped-call]
 
@@ -186,7 +186,7 @@ def select_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
     return _Selected.apply(values, index, *rest)  # type: ignore[no-untyped-call]
 
 
-def find_targets(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
+def find_index_nodes(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
     """Return the program nodes for the destination of each edge and the structure of each atom.
 
     The keys are the nodes for the first tensors of the graphs `Neighbors.into` and `Neighbors.members`. `example` is
@@ -207,18 +207,18 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
     for node in list(program.graph.nodes):
         if node.target is _sums:
             values, weights, *graph = node.args
-            call, given = sums, (values, indices.get(graph[0]), weights, *graph)
+            call, new_arguments = sum_rows, (values, indices.get(graph[0]), weights, *graph)
         elif node.target is _sums_backward and node.args[-1] == _ROWS:
             grad, _, weights, *absent = node.args[:6]
             graph = node.args[6:-1]
-            call, given = select_rows, (grad, indices.get(graph[0]), weights, *graph)
+            call, new_arguments = select_rows, (grad, indices.get(graph[0]), weights, *graph)
             weights = next((t for t in (weights, *absent) if t is not None), None)
         else:
             continue
-        if given[1] is None or weights is not None or graph[_PLACE] != _SUM:
+        if new_arguments[1] is None or weights is not None or graph[_CHOICE_POSITION] != _SUM:
             continue
         with program.graph.inserting_before(node):
-            replacement = program.graph.call_function(call, given)
+            replacement = program.graph.call_function(call, new_arguments)
         for item in list(node.users):  # one per field; only the first is not empty
             item.replace_all_uses_with(replacement)
             program.graph.erase_node(item)
@@ -245,10 +245,10 @@ def rewrite_products(program: Any) -> None:
             continue
         with program.graph.inserting_before(node):
             call = program.graph.call_function
-            kind = outer if inner else one_column if columns else aten.mm.default
+            kind = multiply_outer if inner else multiply_single_column if columns else aten.mm.default
             replacement = call(kind, (first, second))
             if bias:
-                replacement = call(with_bias, (replacement, bias[0]))
+                replacement = call(add_bias, (replacement, bias[0]))
         node.replace_all_uses_with(replacement)
         program.graph.erase_node(node)
     program.recompile()

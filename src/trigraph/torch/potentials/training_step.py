@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trigraph.torch.potentials.padding import OWNER, Given, Padding
-from trigraph.torch.potentials.potential import Potential, derivatives, outputs_of_atoms
+from trigraph.torch.potentials.potential import Potential, compute_atom_outputs, compute_derivatives
 from trigraph.torch.potentials.replay import is_captured
 from trigraph.torch.potentials.structures import EnergyForcesStress
 
@@ -30,14 +30,16 @@ class PaddedStructures:
         self.z, self.neighbors = given.z, given.neighbors
         self.real_atoms, self.real_structures = real_atoms, real_structures
         self._model, self._cells, self._pos = model, given.cells, given.pos.detach().requires_grad_()
-        self._found: EnergyForcesStress | None = None  # cached results
+        self._results: EnergyForcesStress | None = None  # cached results
 
     def energy_forces_stress(self) -> EnergyForcesStress:
         """Return the results of `Potential.energy_forces_stress`, differentiable with respect to the parameters."""
-        if self._found is None:
-            of_atoms = partial(outputs_of_atoms, self._model)
-            self._found = derivatives(of_atoms, self.z, self._pos, self._cells, self.neighbors, create_graph=True)
-        return self._found
+        if self._results is None:
+            of_atoms = partial(compute_atom_outputs, self._model)
+            self._results = compute_derivatives(
+                of_atoms, self.z, self._pos, self._cells, self.neighbors, create_graph=True
+            )
+        return self._results
 
     def hessian_vector_product(self, vector: Tensor) -> Tensor:
         """Return the result of `Potential.hessian_vector_product`, differentiable with respect to the parameters."""
@@ -55,9 +57,9 @@ class TrainingStep:
             check_optimizer(optimizer, is_captured(next(potential.parameters()).device))
         self.potential, self.loss, self.optimizer, self.max_norm = potential, loss, optimizer, max_norm
         # In addition to the keys of `CapturedPotential`, a replay depends on the optimizer's numbers and tensors, and
-        # on the memory of the gradients. If any of these changes, the replays with the old `_name` are dropped.
-        self._settings_of: Any = None
-        self._name: Any = None
+        # on the memory of the gradients. If any of these changes, the replays with the old `_replay_name` are dropped.
+        self._captured_settings: Any = None
+        self._replay_name: Any = None
         self._gradients: dict[Tensor, Tensor] = {}
 
     def __call__(
@@ -97,7 +99,7 @@ class TrainingStep:
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = potential.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
             given = Given(z, pos.detach(), None if cells is None else cells.detach(), neighbors)
-            labels = dict(_labels(given, of_atoms or {}, of_structures or {}))
+            labels = dict(_check_labels(given, of_atoms or {}, of_structures or {}))
             device = pos.device.type
             if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16:
                 raise RuntimeError(
@@ -106,25 +108,25 @@ class TrainingStep:
                 )
             if not len(z):
                 raise ValueError(f"{OWNER}: there are no atoms; expected at least one in a training step")
-            return potential.hold(lambda: self._step(given, labels))
+            return potential.hold(lambda: self._run_step(given, labels))
 
-    def _step(self, given: Given, labels: Mapping[str, tuple[Tensor, bool]]) -> Tensor:
+    def _run_step(self, given: Given, labels: Mapping[str, tuple[Tensor, bool]]) -> Tensor:
         parameters = [p for p in self.potential.parameters() if p.requires_grad]
         if set(self._gradients) != set(parameters) or any(
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
         ):
-            self._gradients, self._settings_of = {p: torch.zeros_like(p) for p in parameters}, None
+            self._gradients, self._captured_settings = {p: torch.zeros_like(p) for p in parameters}, None
         for p, gradient in self._gradients.items():  # `zero_grad` may have reset `p.grad`
             p.grad = gradient
-        settings = self._settings()
-        if settings != self._settings_of:
-            self.potential.drop(self._name)
-            self._settings_of, self._name = settings, object()
-        compute, finish = partial(self._compute, parameters), partial(self._finish, parameters)
-        replay = self.potential.replay(self._name, compute, given, labels, finish)
+        settings = self._list_settings()
+        if settings != self._captured_settings:
+            self.potential.drop_replays(self._replay_name)
+            self._captured_settings, self._replay_name = settings, object()
+        compute, finish = partial(self._compute, parameters), partial(self._update_parameters, parameters)
+        replay = self.potential.replay(self._replay_name, compute, given, labels, finish)
         (loss,) = replay()
         if replay.graph is None:
-            self._settings_of = self._settings()  # the first step has created the optimizer's state
+            self._captured_settings = self._list_settings()  # the first step has created the optimizer's state
         return loss.clone()  # type: ignore[union-attr]
 
     def _compute(
@@ -144,7 +146,9 @@ class TrainingStep:
         with torch.autocast(inputs.pos.device.type, enabled=False):
             return loss, *torch.autograd.grad(loss, parameters, allow_unused=True)
 
-    def _finish(self, parameters: Sequence[Tensor], loss: Tensor, *gradients: Tensor | None) -> tuple[Tensor]:
+    def _update_parameters(
+        self, parameters: Sequence[Tensor], loss: Tensor, *gradients: Tensor | None
+    ) -> tuple[Tensor]:
         """Copy the gradients to their fixed memory, and let the optimizer update the parameters."""
         with torch.no_grad():
             for p, gradient in zip(parameters, gradients, strict=True):
@@ -155,7 +159,7 @@ class TrainingStep:
             self.optimizer.step()
         return (loss,)
 
-    def _settings(self) -> list[Any]:
+    def _list_settings(self) -> list[Any]:
         """Return the numbers in the optimizer's groups and state, and the addresses of the tensors in them."""
         if self.optimizer is None:
             return [self.max_norm]
@@ -180,11 +184,11 @@ def check_optimizer(optimizer: Any, on_device: bool) -> None:
         )
 
 
-def _labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]) -> Iterator[Any]:
+def _check_labels(given: Given, of_atoms: Mapping[str, Tensor], of_structures: Mapping[str, Tensor]) -> Iterator[Any]:
     """Yield (name, (values, whether the rows are atoms)) for each label."""
-    if twice := sorted(of_atoms.keys() & of_structures.keys()):
+    if repeated_names := sorted(of_atoms.keys() & of_structures.keys()):
         raise ValueError(
-            f"{OWNER}: labels of atoms and of structures have the name {twice[0]}; expected different names"
+            f"{OWNER}: labels of atoms and of structures have the name {repeated_names[0]}; expected different names"
         )
     sizes = ("of_structures", "num_structures", given.neighbors.num_structures), ("of_atoms", "num_atoms", len(given.z))
     for values, is_atoms in ((of_atoms, True), (of_structures, False)):
