@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
-from trigraph.gpu.instances import TENSOR
+from trigraph.gpu.instances import TENSOR_SUFFIX
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide, ceil_log2
@@ -206,7 +206,7 @@ class _Message:
         self.kernels, self.features = call.kernels, align(call.inputs.features)
         self.pieces = sums.group_by_destination(call.graph)
         self.slab_pieces = 64 // self.net.itemsize  # pieces of a block of threads
-        self.tensor = call.kernels.by_tensor_cores("").endswith(TENSOR)
+        self.tensor = call.kernels.name_tensor_variant("").endswith(TENSOR_SUFFIX)
         # bfloat16 parts of arrays that do not change during the call. The key is the address of the array and the order
         # of its tiles; the array is kept alive, so that no other array has its address.
         self._parts: dict[Any, tuple[Any, Any]] = {}
@@ -335,7 +335,7 @@ class _Message:
         arguments |= {"indices": self.graph.indices, "edge_ids": self.graph.edge_ids}
         arguments |= {"f_in": self.net.f_in, "f_out": self.call.sizes["f_out"]}
         types = (self.net.params.dtype, self.pieces.offsets.dtype)
-        kernel = self.kernels.by_tensor_cores(kernel)
+        kernel = self.kernels.name_tensor_variant(kernel)
         self.kernels.launch(kernel, types, (blocks,), (THREADS,), **arguments)
 
 
