@@ -28,7 +28,7 @@ from trigraph.benchmarks.workloads import Workload
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 
-# For measuring the machine's peak rates: number of bytes to copy, and order of the matrices to multiply.
+# Sizes for measuring the machine's peak rates: number of bytes to copy, and order of the matrices to multiply.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 DEVICE_CEILING_SIZES = 2**31, 8192
 

@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.benchmarks.programs import Call
 
 GATHER = Path(__file__).resolve().parent / "gather.cu"
-CHUNK, WIDTH, BLOCK = 16, 64, 256  # for gather.cu: rows per sum, numbers per row, threads per block
+CHUNK, WIDTH, BLOCK = 16, 64, 256  # constants of gather.cu: rows per sum, numbers per row, threads per block
 
 
 def make_on_device(make: Callable[[], Call]) -> Call:

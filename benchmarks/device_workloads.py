@@ -1,6 +1,6 @@
 """Workloads and programs of `trigraph bench --device`, at sizes that exceed any cache, in order of importance.
 
-They are the host's workloads at other sizes, with int32 indices and with the peers that run on a CUDA device.
+The workloads are those of the host at other sizes, with int32 indices and with the peers that run on a CUDA device.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from trigraph.benchmarks.workloads import Workload
 
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
 HEADS = {"num_heads": 8, "dim_head": 32}
-# A quarter of the graph, so that several copies of a peer's messages, shape (edges, 256), fit in 80 GB.
+# A quarter of the sizes above, so that several copies of a peer's messages, shape (edges, 256), fit in 80 GB.
 QUARTER_GRAPH = {n: number // 4 for n, number in GRAPH.items()}
 CRYSTAL = {"num_nodes": 30_000, "num_edges": 1_500_000, "n_emb": 64, "n_mid": 8}
 POINTS = {"num_src_nodes": 133_000, "num_dst_nodes": 133_000, "num_positions": 4_000_000, "num_edges": 4_000_000}
@@ -71,7 +71,7 @@ WORKLOADS = (
         steps=_GAT.steps[:1],
     ),
     _make_device_workload(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
-    # No peers, because they would run out of memory.
+    # This workload has no peers, because a peer would run out of memory.
     _make_device_workload(
         _ANGULAR_FORCES,
         "dimenet-forces",

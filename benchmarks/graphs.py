@@ -41,7 +41,7 @@ def _draw_random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> di
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
     number = rng.choice(pairs, half, replace=half > pairs)
-    # Pair (i, j) with j < i has index i (i - 1) / 2 + j; a single node gets a self-loop instead.
+    # Pair (i, j) with j < i has index i (i - 1) / 2 + j; a graph of one node has no pairs and gets self-loops.
     i = np.floor((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
     j = number - i * (i - 1) // 2
     i %= nodes
@@ -70,7 +70,7 @@ def _draw_bilinear_graphs(sizes: Mapping[str, int], rng: np.random.Generator, ex
     return graphs
 
 
-# By kind of graph and layout: the function that draws graph objects (by argument name) for given sizes.
+# Functions that draw graph objects (by argument name) for given sizes, by kind of graph and layout.
 GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _draw_random_csc,
     ("csc", "power law"): _draw_power_law_csc,

@@ -66,8 +66,8 @@ class ContenderJob:
     """Job for a contender's process. Its functions must be picklable, such as partials of module functions."""
 
     make: Callable[[], Call]
-    warm: Callable[[], Call] | None = None  # `make` for tiny inputs, to load libraries
-    device: bool = False  # whether the job runs on the CUDA device, for which measurements differ
+    warm: Callable[[], Call] | None = None  # makes a call with tiny inputs, which only loads libraries
+    device: bool = False  # whether the job runs on the CUDA device, whose time and memory are measured differently
 
 
 def _read_peak_memory() -> int:
@@ -86,7 +86,7 @@ def _read_peak_memory() -> int:
 def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Call once; return the results and the largest growth of the process in bytes."""
     gc.collect()  # free unused memory, which would hide the call's use, and reset the high-water mark
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # a function that only glibc has
     if trim is not None:
         trim(0)
     if CLEAR_REFS.exists():
@@ -98,7 +98,7 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
 
 def convert_to_numpy(value: Any) -> np.ndarray:
     """Return a result from any library as a NumPy array."""
-    if callable(value):  # computed only for the comparison, after the timing
+    if callable(value):  # a result that is computed only for the comparison, after the timing
         value = value()
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -146,7 +146,7 @@ def serve_commands(connection: Connection) -> None:
     """Execute the parent's commands until the parent ends; reply with results or failures."""
     os.dup2(2, 1)  # keep the output of libraries out of the tables
     runner: JobRunner | None = None
-    with suppress(EOFError):  # the parent has ended
+    with suppress(EOFError):  # EOFError: the parent has ended
         for command, argument in iter(connection.recv, None):
             try:
                 if command == "open":

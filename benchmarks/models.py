@@ -35,7 +35,7 @@ GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head":
 
 @cache
 def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
-    """Return the model. PyTorch Geometric's version takes about ten seconds to build, most of them in sympy."""
+    """Return the model; for PyTorch Geometric's version, sympy takes about ten seconds."""
     import torch
 
     from trigraph.torch.nn import DimeNetPlusPlus
@@ -102,7 +102,7 @@ def build_atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
 
     if structure == "copper":
         crystal = bulk("Cu", cubic=True).repeat(sizes["cells"])
-        crystal.rattle(0.05, seed=0)  # in equilibrium, forces would be only rounding errors
+        crystal.rattle(0.05, seed=0)  # in equilibrium, forces would consist only of rounding errors
         return [crystal]
     if structure == "molecules":
         several = [name for name in g2.names if len(g2[name]) > 4]
@@ -195,7 +195,7 @@ def _make_energy_forces(
         ]
     pos.requires_grad_()
     of_vectors: Callable[..., Any] = compute_pyg_dimenet
-    if form == "pyg-compiled":  # with CUDA graphs; no training, because torch cannot compile second derivatives
+    if form == "pyg-compiled":  # uses CUDA graphs; not for training, because torch cannot compile second derivatives
         of_vectors = torch.compile(compute_pyg_dimenet, dynamic=False, mode="max-autotune")
 
     def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
@@ -308,7 +308,7 @@ class _MoleculeBatch(NamedTuple):
 
     z: Any
     pos: Any
-    of_atom: Any  # structure of each atom
+    of_atom: Any  # number of the structure to which each atom belongs
     energy: Any
     forces: Any
 
@@ -421,7 +421,7 @@ def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
             layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
         )
 
-    with torch.random.fork_rng(devices=()), torch.device("cpu"):  # for the same weights on every device
+    with torch.random.fork_rng(devices=()), torch.device("cpu"):  # the CPU draws the weights for every device
         torch.manual_seed(0)
         model = make_layers(nn.GATConv)
     graph: Any = CSC.from_edge_index(edge_index, nodes)
@@ -544,7 +544,7 @@ OF_SLAB: Any = {"sizes": SLAB, "small": SMALL_SLAB, "terms": TRIPLETS}
 OF_COPPER: Any = {"sizes": {"cells": 3, **WIDTHS}, "small": {"cells": 2}}
 OF_MOLECULES: Any = {"sizes": {"molecules": 32, **WIDTHS}, "small": SMALL_BATCH}
 GAT_CONVS = ("trigraph", "trigraph.torch.nn.GATConv"), ("pyg", "PyTorch Geometric GATConv")
-MINIBATCHES = ((200, 800, 100), (1_000, 8_000, 20), (10_000, 100_000, 4), (50_000, 600_000, 2))  # nodes, edges, steps
+MINIBATCHES = ((200, 800, 100), (1_000, 8_000, 20), (10_000, 100_000, 4), (50_000, 600_000, 2))  # (nodes, edges, steps)
 EAGER_SUMS = ("trigraph", "trigraph.torch.agg_weighted_n2n"), ("torch", "torch's index_select and index_add")
 PROGRAMS = (
     *(

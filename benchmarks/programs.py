@@ -40,13 +40,13 @@ class Program:
 
     name: str
     summary: str
-    contenders: Mapping[str, Contender]  # all are compared with the first, which is trigraph's
+    contenders: Mapping[str, Contender]  # results are compared with the first contender's, trigraph's
     sizes: Mapping[str, int]
     # Sizes for a quick run, and for the tiny run that only loads libraries.
     small: Mapping[str, int] = field(default_factory=dict)
     family: str = "models"
-    # Number of terms (triplets or edges) in the longest sum for the gradient of a weight. In sequential summation, the
-    # error is about the square root of this number, in units of eps.
+    # Number of terms (triplets or edges) in the longest sum for the gradient of a weight. Its square root is the
+    # approximate error, in units of eps, of sequential summation.
     terms: int = 0
 
     @property

@@ -53,7 +53,7 @@ def make_cusparse_product(case: Case) -> Call:
     *arrays, shape = _make_csr(case)
     weight, indices, offsets = map(cupy.asarray, arrays)
     x = cupy.asarray(case["embedding"])
-    real, dim = (0 if x.dtype == np.float32 else 1), x.shape[1]  # CUDA_R_32F, CUDA_R_64F
+    real, dim = (0 if x.dtype == np.float32 else 1), x.shape[1]  # real is CUDA_R_32F or CUDA_R_64F
     index, base = library.CUSPARSE_INDEX_32I, library.CUSPARSE_INDEX_BASE_ZERO
     pointers = (a.data.ptr for a in (offsets, indices, weight))
     matrix = library.createCsr(*shape, weight.size, *pointers, index, index, base, real)
@@ -80,7 +80,7 @@ def _preprocess_product(call: tuple[int, ...], buffer: int) -> None:
     for name in ("libcusparse.so.12", "libcusparse.so.11"):
         with contextlib.suppress(OSError, AttributeError):
             function = ctypes.CDLL(name).cusparseSpMM_preprocess
-            numbers = {1, 2, 8, 9}  # enumeration arguments; all others are pointers
+            numbers = {1, 2, 8, 9}  # positions of arguments that are enumerations; all other arguments are pointers
             arguments = [ctypes.c_int(v) if k in numbers else ctypes.c_void_p(v) for k, v in enumerate(call)]
             status = function(*arguments, ctypes.c_void_p(buffer))
             if status:

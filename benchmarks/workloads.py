@@ -24,9 +24,9 @@ class Step:
     """One operator call of a workload."""
 
     operator: str
-    wrt: tuple[str, ...] | None = None  # requested fields
+    wrt: tuple[str, ...] | None = None  # requested fields; None: all fields
     zero: tuple[str, ...] = ()  # cotangents to pass as None
-    operations: str | None = None  # formula for the number of operations; the table's is for all fields
+    operations: str | None = None  # number of operations as a formula; the table's formula counts all fields
     # Arguments that are results of earlier steps, such as ``{"sbf_rad": "radial_basis_fwd.sbf_rad"}``.
     from_steps: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Workload:
     steps: tuple[Step, ...]  # called in sequence in each run
     sizes: Mapping[str, int]  # full size by symbol
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    backends: tuple[str, ...] = ("fortran",)  # backends to time; those with direct sums are slow at large sizes
+    backends: tuple[str, ...] = ("fortran",)  # backends to time; backends with direct sums are slow at large sizes
     # Choices and numbers that differ from the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"  # distribution of edges or triplets, "uniform" or "power law"
@@ -92,7 +92,7 @@ class Workload:
         peer = self.peers.get(name)
         require_modules(*(peer.requires if peer else ()))
         case = make_case(self, sizes, np.dtype(dtype))
-        case = convert_indices(case, np.int32) if name == "gpu" else case  # like the layers of trigraph.torch
+        case = convert_indices(case, np.int32) if name == "gpu" else case  # int32, as in the layers of trigraph.torch
         return make_front_door_steps(self, name, case) if peer is None else peer.make(case)
 
     def about(self, name: str) -> str:
@@ -147,7 +147,7 @@ class Workload:
     def key(self, op: Operator, name: str) -> str:
         """Return the name of an operator's argument in a `Case`.
 
-        A name that has different shapes in several definitions is qualified, as in ``interaction_bilinear.weight``.
+        Names with different shapes in several definitions are qualified, such as ``interaction_bilinear.weight``.
         """
         named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
         return f"{op.definition.name}.{name}" if len(named) > 1 else name
@@ -179,7 +179,7 @@ def _draw_arrays(
     At much smaller distances, PyTorch Geometric's closed forms of spherical Bessel functions lose all float32 digits.
     """
     arrays = draw_arrays(wanted, sizes, dtype, rng)
-    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # values from 0.1 to 1.1
+    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # numbers from 0.1 to 1.1
     return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
 
 

@@ -48,7 +48,7 @@ int main(void)
     stop_unless_zero(trigraph_build_csc_orders_i32(NODES, NODES, EDGES, EDGES, offsets, indices, edge_ids, destinations,
         src_offsets, src_positions, row_offsets, row_positions), "orders");
 
-    energy();  /* its gradient in y is y; x is both embeddings, and the weights are constant */
+    energy();  /* sets y, which is also the gradient with respect to y; x serves as both embeddings */
     stop_unless_zero(trigraph_mha_gat_n2n_bwd_f64_i32(1, NODES, NODES, EDGES, EDGES, DIM, HEADS, NO_EDGE_FEATURES, NO_SCORES,
         CONCAT, LEAKY_RELU, 0.2, offsets, indices, edge_ids, destinations, src_offsets, src_positions, row_offsets,
         row_positions, y, x, x, weights, none, none, 1, 1, 0, 0, as_src, as_dst, of_weights, none), "gradient");

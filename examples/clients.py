@@ -41,7 +41,7 @@ before = compute_two_gradients()
 # %%
 # Convert
 # -------
-# ``convert`` returns a list of the converted layers, and of the layers that it left unchanged and why.
+# ``convert`` returns a list of the converted layers, and a list of the layers that it left unchanged, with reasons.
 
 conversion = convert(model)
 print(conversion)
@@ -51,7 +51,7 @@ after = compute_two_gradients()
 # Agreement
 # ---------
 # Both models compute in float32, but add terms in different orders. The picture is a histogram of the differences
-# between all elements, in units of the machine epsilon times the largest element.
+# between corresponding elements, in units of the machine epsilon times the largest element.
 
 epsilon = torch.finfo(torch.float32).eps
 figure, ax = plt.subplots(figsize=(6.5, 3.4), layout="constrained")

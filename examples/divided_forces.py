@@ -21,7 +21,7 @@ from trigraph.distributed import nn, owners
 from trigraph.distributed.torch import total
 
 COMM = MPI.COMM_WORLD
-CUTOFF = 4.0  # Angstrom
+CUTOFF = 4.0  # in angstrom
 
 
 def label_slab(repeats, seed):

@@ -50,7 +50,7 @@ def check_potential_derivatives():
     graph = EdgeGraph.from_positions(positions, CUTOFF).graph
     params, positions = draw_weights(jax.random.key(0)), jnp.asarray(positions)
 
-    forces = jax.jit(lambda x, p, g: -jax.grad(compute_energy)(x, p, g))  # a graph is a pytree
+    forces = jax.jit(lambda x, p, g: -jax.grad(compute_energy)(x, p, g))  # a graph (`g`) is a pytree, as jit requires
     f = forces(positions, params, graph)
     hessian = jax.jit(jax.hessian(compute_energy))(positions, params, graph).reshape(f.size, f.size)
     step = 1e-5 * jnp.asarray(rng.normal(size=f.shape))

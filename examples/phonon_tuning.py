@@ -190,7 +190,7 @@ def report_errors(title):
 # %%
 # Before and after
 # ----------------
-# For comparison, the model is also trained for the same number of steps without columns. The clusters stay in the loss,
+# For comparison, the model is also trained for as many steps without Hessian columns. The clusters stay in the loss,
 # so that the model does not forget them.
 
 train_model(EPOCHS * BATCHES, rate=4e-3, weight=0.0)

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from trigraph.torch.nn import DimeNetPlusPlus, ForceField
 
 path, epochs, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "float32"
-is_distributed = "RANK" in os.environ  # set by torchrun
+is_distributed = "RANK" in os.environ  # torchrun sets RANK
 device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
 if is_distributed:
     distributed.init_process_group()
@@ -80,7 +80,7 @@ for epoch in range(first_epoch, epochs):
         torch.save(
             {name: part.state_dict() for name, part in training_state.items()} | {"epochs": epoch + 1}, f"{path}.new"
         )
-        os.replace(f"{path}.new", path)  # atomic: the checkpoint is always complete
+        os.replace(f"{path}.new", path)  # atomic, so that the checkpoint is always complete
         z, pos, neighbors, _, forces = make_batch(range(len(structures)))
         error = average.module.energy_forces_stress(z, pos, neighbors=neighbors).forces - forces
         print(f"epoch {epoch + 1}: averaged weights {error.square().mean().sqrt():.4f} eV/Å")

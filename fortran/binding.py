@@ -27,7 +27,7 @@ INTEGERS: dict[int, np.dtype[Any]] = {
 REALS: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.float32),
     8: np.dtype(np.float64),
-}  # keyed by item size, which drops any metadata of a caller's dtype
+}  # keyed by item size, so that any metadata of the caller's dtype is ignored
 
 
 class _ShimCall:
@@ -41,7 +41,7 @@ class _ShimCall:
         self.arguments = shims.arguments(op)
         shapes = ["(" + "".join(f"{dim}," for dim in f.dims) + ")" for f in op.fields]
         self.work_and_shapes = ", ".join([op.operations, *shapes])
-        # Arrays are passed flat, except for the judge's axis of hi, lo and scale.
+        # Arrays are passed flat; only the judge's arrays keep an axis, for the components hi, lo and scale of a number.
         self.input_shape = (*shims.input_parts, -1)
         self.output_parts = [() if f.index else tuple(shims.output_parts) for f in op.fields]
         of_graph = op.graph is not None and len(shims.indices) > 1  # the shim depends on the dtype of the graph
@@ -80,7 +80,7 @@ class _ShimCall:
             arguments += [values[n] is not None for n in self.presence]
             arguments += [sizes[n] for n in op.choices]
             arguments += [values[n] for n in op.numbers]
-            # An array is None if its optional graph is absent, or if EdgeGraph.reverse_edge is ambiguous.
+            # Graph arrays are None if an optional graph is absent; so is reverse_edge if reverse edges are ambiguous.
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in graph]
             inputs: list[Any] = [(a, values[a.name]) for a in self.arguments]
             inputs = [self.make_placeholder(a, values, sizes, index, real) if v is None else v for a, v in inputs]
@@ -94,7 +94,7 @@ class _ShimCall:
                 description = f"{refused} bytes of workspace" if refused else "workspace, or threads"
                 raise MemoryError(f"{op.name}: the system refused {description}")
         else:
-            # f2py rejects empty arrays. Since every sum is empty, all outputs are 0, and all indices are -1.
+            # No shim is called, because f2py rejects empty arrays. Every sum is empty: outputs are 0, and indices -1.
             for f, array in zip(op.fields, outputs, strict=True):
                 array[...] = -1 if f.index else 0
         if op.single:

@@ -123,7 +123,7 @@ class _Procedure:
         }
         self.pointers = [d for d in self.dummies if d.optional and d.shape]
         self.argument_numbers = {d.name: place for place, d in enumerate(self.dummies, 1)}
-        self.bound: dict[str, str] = {}  # the array from which each size is determined
+        self.bound: dict[str, str] = {}  # for each size, the array whose shape determines it
 
     def value(self, expression: str) -> str:
         """Return an expression in which local copies replace optional attributes."""
@@ -145,7 +145,7 @@ class _Procedure:
 
     def scalars(self) -> Iterator[str]:
         """Yield lines that set flags, attributes and sizes."""
-        yield "num_threads_ = 0"  # the library chooses
+        yield "num_threads_ = 0"  # 0: the library chooses the number of threads
         for a in (a for a in self.op.attributes if a.name in self.local):
             default = a.choices.index(a.default) if a.choices else a.default
             yield f"{a.name}_ = {default}" + "_dp" * a.real
@@ -168,7 +168,7 @@ class _Procedure:
             d, axis, dim = next(a for a in axes if len(unknown & set(re.findall(r"\w+", a[2]))) == 1)
             (name,) = unknown & set(re.findall(r"\w+", dim))
             length, at = f"size({d.name}, {axis})", [re.sub(rf"\b{name}\b", str(n), dim) for n in (0, 1)]
-            if dim != name:  # a linear function of the unknown size
+            if dim != name:  # the dimension is a linear function of the unknown size
                 zero, one = map(self.value, at)
                 length = f"({length} - ({zero}))/max(1, {one} - ({zero}))"
             yield f"{name} = {length}"

@@ -162,7 +162,7 @@ def write(folder: Path, vector_bytes: int) -> None:
     FileExistsError
         If the folder contains files or is a broken symbolic link.
     """
-    import fypp  # type: ignore[import-untyped]  # noqa: F401  # fails before anything is written
+    import fypp  # type: ignore[import-untyped]  # noqa: F401  # fails, if fypp is missing, before any file is written
 
     files = contents(vector_bytes)
     folder.mkdir(parents=True, exist_ok=True)

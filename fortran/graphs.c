@@ -44,7 +44,7 @@ static void do_parts(void (*work)(void *, int), void *job, int parts)
             work(job, i);
 }
 
-/* Return the number of parts into which the members are divided. It is limited because each part counts every key. */
+/* Return the number of parts for a list of members: few if there are many keys, because each part has a counter for every key. */
 static int count_parts(int num_threads, int members, int keys)
 {
     int parts = members / (keys > least_part ? keys : least_part);
@@ -78,7 +78,7 @@ struct NAME(sort) {
     int members, keys, parts, sources, loops;
     const INDEX *key, *src;
     INDEX *offsets, *order, *indices;
-    uint32_t *counts;  /* (parts, keys): counts of members, later positions of the next members */
+    uint32_t *counts;  /* (parts, keys): the number of members, later the position of the next member */
     uint64_t *pairs;  /* source and index of the edge at each position, combined so that each edge needs only one random write */
     int total;
     struct {
@@ -90,7 +90,7 @@ struct NAME(sort) {
 static void NAME(count)(void *job, int part)
 {
     struct NAME(sort) *s = job;
-    const INDEX *keys = s->key, *src = s->src;  /* copies, because the compiler would reload the members after each count */
+    const INDEX *keys = s->key, *src = s->src;  /* local, because the compiler would reload s->key and s->src after each count */
     uint32_t *counts = s->counts + (size_t)part * s->keys;
     int end = get_part_begin(s->members, s->parts, part + 1), rises = 1, kept = 0, drops = s->loops >= 0;
     INDEX first = 0, last = 0, stop = s->keys, src_stop = s->sources;
@@ -151,7 +151,7 @@ static void NAME(unpack_pairs)(void *job, int part)
     }
 }
 
-/* Sort the members. `facts` receives the number of sorted members, the largest number per key, and whether keys were sorted. */
+/* Sort the members. `facts` receives the number of sorted members, the most members per key, and whether keys were sorted. */
 static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
 {
     int total = 0, most = 0, kept = 0, rises = 1, loops = s->loops > 0 ? s->loops : 0;
@@ -204,7 +204,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
     return 0;
 }
 
-/* Sort members by key or, if src is not NULL, edges by destination; indices is NULL if src is. Sources are below num_src_nodes. */
+/* Sort members by key or, if src is given, edges by destination. Without src, indices is NULL. Sources are below num_src_nodes. */
 int NAME(trigraph_sort)(int num_threads, int members, int keys, int num_src_nodes, int loops, const INDEX *key, const INDEX *src,
                         INDEX *offsets, INDEX *order, INDEX *indices, int *facts)
 {
@@ -239,7 +239,7 @@ static void NAME(invert)(void *job, int part)
     struct NAME(spread) *s = job;
 
     for (int p = get_part_begin(s->num_positions, s->parts, part); p < get_part_begin(s->num_positions, s->parts, part + 1); p++)
-        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* two threads may write to the same row */
+        if (s->edge_ids[p] >= 0 && s->edge_ids[p] < s->num_positions)  /* atomic: two threads may write to the same row */
             __atomic_store_n(&s->row_positions[s->edge_ids[p]], p, __ATOMIC_RELAXED);
 }
 
@@ -264,7 +264,7 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
     do_parts(NAME(spread), &s, s.parts);
     if (may_be_inverted) {
         do_parts(NAME(invert), &s, s.parts);
-        for (int row = 0; row < num_edges; row++)  /* rows without a gap, as many as positions, have one position each */
+        for (int row = 0; row < num_edges; row++)  /* as many rows as positions: if no row lacks one, each has exactly one */
             may_be_inverted &= row_positions[row] >= 0;
     }
     if (edge_ids != NULL && !may_be_inverted)
@@ -325,7 +325,7 @@ static void NAME(find_reverse)(void *job, int part)
 
 /* Find the reverse edges of edges sorted by source, given their order by destination: the range of all edges in the opposite
    direction and, if `wanted`, the edge among them with the opposite shift (the only edge if shifts are NULL). facts[0] is the largest
-   number of parallel edges. The status is no_reverses if these have no shifts or are too many; reverse_edge is then not written. */
+   number of parallel edges. If they have no shifts or are too many, the status is no_reverses, and reverse_edge is not written. */
 int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int wanted, const INDEX *src, const INDEX *dst,
                               const INDEX *shifts, const INDEX *dst_offsets, const INDEX *dst_edge_index, INDEX *start, INDEX *stop,
                               INDEX *edge_start, INDEX *edge_stop, INDEX *reverse_edge, int *facts)

@@ -60,7 +60,7 @@ static void before_fork(void)
 
     if (level == NULL)
         return;
-    *(void **)&pause_resources = dlsym(RTLD_DEFAULT, "omp_pause_resource_all");  /* as the linker binds the fast path */
+    *(void **)&pause_resources = dlsym(RTLD_DEFAULT, "omp_pause_resource_all");  /* the definition that the fast path uses */
     if (pause_resources == NULL && level->library != NULL)
         *(void **)&pause_resources = dlsym(level->library, "omp_pause_resource_all");
     if (pause_resources != NULL)
@@ -215,8 +215,8 @@ static int team(double work)
     return work < (double)least_work ? 1 : trigraph_get_num_threads();
 }
 
-/* locations_ checks that each location is an in-edge of its destination, or -1 if there are none; rises_ checks that offsets start at
-   0, never decrease and end at `last`; within_ checks that all elements are in least .. stop - 1. */
+/* locations_ checks that each location is an in-edge of its destination, or -1 for a destination without in-edges; rises_ checks
+   that offsets start at 0, never decrease and end at `last`; within_ checks that all elements are in least .. stop - 1. */
 #define CHECKS(index)                                                                                               \
     static int locations_##index(const index##_t *offsets, int num_dst_nodes, int dim, const index##_t *location)   \
     {                                                                                                               \

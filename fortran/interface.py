@@ -37,7 +37,7 @@ FLAT_PROCEDURES = (
 )
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 INDEX_TYPES = {"i32": "int32", "i64": "int64"}
-# Exclusive upper bounds of the elements of graph arrays, where the bound is not the length of the array.
+# Exclusive upper bounds of the elements of graph arrays; for arrays that are not listed, the bound is their length.
 UPPER_BOUNDS = {
     "indices": "num_src_nodes",
     "edge_ids": "num_edges",
@@ -312,7 +312,7 @@ def main() -> None:
             Path(arguments[1], name).write_text(text, "utf-8")
         return
     folder, *command = arguments
-    with tempfile.TemporaryDirectory() as place:  # because compilers do not rewrite an unchanged .mod file
+    with tempfile.TemporaryDirectory() as place:  # empty, because compilers do not rewrite an unchanged .mod file
         absolute = [str(Path(a).resolve()) if a.endswith(".f90") else a for a in command]
         subprocess.run([*absolute, "-fsyntax-only"], check=True, cwd=place)
         for path in Path(place).iterdir():

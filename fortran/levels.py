@@ -36,11 +36,11 @@ LIBRARY = Path(str(_REFERENCE and _REFERENCE.origin)).with_name(
 SETTINGS_CALLBACKS: list[Callable[[], object]] = []
 
 # The build in use, chosen by the last `set_cpu_level` or else by `TRIGRAPH_CPU_LEVEL` when an operator is first called.
-# No other cached value depends on it.
+# No other cached value depends on the build.
 _chosen: ModuleType | None = None
 
 
-@cache  # neither the processor nor the installed files change during a process
+@cache  # safe to cache, because the processor and the installed files do not change during a process
 def list_runnable_levels() -> tuple[str, ...]:
     """Return the installed levels that this processor supports, in ascending order."""
     highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
@@ -59,7 +59,7 @@ def _share_openmp() -> None:
     if spec is None or spec.origin is None:
         return
     for path in sorted(Path(spec.origin).parent.glob("lib/libgomp*.so*")):
-        with contextlib.suppress(OSError):  # importing torch will then raise the error
+        with contextlib.suppress(OSError):  # ignored here, because importing torch will raise the error
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
@@ -156,7 +156,7 @@ def torch_operators() -> tuple[str, str]:
 
     The C++ operators call torch's stable interface, which exists since torch 2.9.
     """
-    from importlib.metadata import version as version_of  # slow to import
+    from importlib.metadata import version as version_of  # not at the top, because this import is slow
 
     version = version_of("torch") if importlib.util.find_spec("torch") else ""
     if os.environ.get(TORCH_ENVIRONMENT) == "0":

@@ -22,7 +22,7 @@ void trigraph_release_team(void);
 static _Atomic int64_t refused = 0;
 
 enum { runtime_tables = 1 << 16 };  /* bytes reserved for the OpenMP runtime's tables of a team; more than needed */
-static _Thread_local void *reserved = NULL;  /* memory kept for the runtime, so that the procedure cannot allocate it */
+static _Thread_local void *reserved = NULL;  /* memory kept for the runtime, so that the called procedure cannot allocate it */
 /* Threads that wait for `start`, and thus reserve stacks for the threads of the runtime. */
 static _Thread_local pthread_t *waiting = NULL;
 static _Thread_local int num_waiting = 0;

@@ -110,7 +110,7 @@ class Blocks:
             except OSError as error:
                 raise MemoryError(f"the system has no {size} bytes for a result: {error.strerror}") from None
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # the system may not support large pages
+            with contextlib.suppress(OSError):  # ignored, because the system may not support large pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return _Block(memory, size, np.frombuffer(memory, np.uint8).__array_interface__["data"][0], lambda: None)
 

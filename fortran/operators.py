@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 
-@cache  # the result depends only on the source files of the table
+@cache  # safe to cache, because the result depends only on the source files of the table
 def _table() -> ModuleType:
     return runpy.run_path(str(Path(__file__).with_name("shims.py")))["load_table"]()
 

@@ -39,8 +39,8 @@ class ShimSet(NamedTuple):
     # Whether numbers have type(scaled), and third derivatives are computed with type(dual).
     scaled: bool = False
     threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
-    # Whether the shims call the fast path, whose derivatives need additional graph arrays, and accept auxiliary results
-    # of fwd that the caller passes back; other results that are passed back are not read.
+    # Whether the shims call the fast path, whose derivatives need additional graph arrays and reuse auxiliary results
+    # of fwd if the caller passes them; the other shims do not read these results.
     fast: bool = False
     extra: tuple[str, ...] = ()  # sources of additional subroutines in the module
 

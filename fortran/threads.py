@@ -17,8 +17,8 @@ MOST = max(16, 4 * (os.cpu_count() or 1))
 # A call with less work (floating-point operations plus elements written) uses one thread unless a number was set,
 # because waking other threads would take longer than their share of the work. For consecutive calls on a 2-core EPYC,
 # one thread is as fast as two at 0.3 to 2 million operations. The limit is within this range, because several threads
-# may pay off for less work on machines with more cores. If torch operations come between the calls, DimeNet++ forces of
-# a water molecule take 0.85 times as long as with a limit of 2**18; a limit of 2**22 would reduce the present time by
+# may pay off for less work on machines with more cores. With torch operations between the calls, DimeNet++ forces of
+# a water molecule take 0.85 times as long with this limit as with 2**18; a limit of 2**22 would reduce the time by
 # another factor of 0.75. For benzene, the factors are 1.03 and 0.95.
 LITTLE_WORK = 2**20
 
@@ -45,8 +45,8 @@ def _default() -> int:
     return processors
 
 
-# The number last set, or else the default (OMP_NUM_THREADS or the number of processors), determined when first needed.
-# It is not used in a forked process (see `_is_forked`). Results do not depend on it.
+# The number of threads last set, or else the default (OMP_NUM_THREADS or the number of processors), determined when
+# first needed. A forked process does not use it (see `_is_forked`). Results do not depend on the number of threads.
 _num_threads: int | None = None
 _was_set = False
 _process = os.getpid()

@@ -168,7 +168,7 @@ class Kernel:
             if a.nullable:
                 assert not bound, (self.op.name, a.name)
                 self.add(f"if (a_{a.name}.is_present()) {{ {' '.join(checks)} }}")
-            else:  # the order is ranks and dtypes, unknown sizes, known sizes
+            else:  # check rank and dtype, determine unknown sizes, then check known sizes
                 for line in (*checks[:2], *bound, *checks[2:]):
                     self.add(line)
         self.add(" ".join(f'check_range(its_name, "{n}", {n}, 0, {INT_MAX});' for n in self.op.definition.symbols))

@@ -23,5 +23,5 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any) -> Any
 
 _FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in NAMED.values()}
 
-# The module of a family has no function for a bwd3 that is derived from bwd and bwd2.
+# Skip the operators without a function in the module of their family: a bwd3 that is derived from bwd and bwd2.
 globals().update({op.name: skip_checks(op, execute) for op in NAMED.values() if hasattr(_FAMILIES[op.family], op.name)})

@@ -49,7 +49,7 @@ class Cache:
         # Source text of each family, with includes expanded. It remains valid because installed files do not change.
         self._sources: dict[str, str] = {}
 
-    @functools.cached_property  # created once for each `Cache`
+    @functools.cached_property
     def _scratch(self) -> Path:
         """Temporary folder of this process, for use if the cache is disabled or not writable."""
         folder = tempfile.mkdtemp(prefix="trigraph-")
@@ -85,7 +85,7 @@ class Cache:
             return path
         try:
             return self._compile(family, name, folder)
-        except OSError:  # such as a home directory that is not writable
+        except OSError:  # raised, for example, if the home directory is not writable
             return self._compile(family, name, self._scratch / folder.name)
 
     def _compile(self, family: str, name: str, folder: Path) -> Path:
@@ -93,7 +93,7 @@ class Cache:
         with _lock_folder(folder):
             path = _find_intact_file(folder)
             if path is None:
-                # RawModule(code=...) would append -ftz=true to the options.
+                # Call NVRTC directly, because RawModule(code=...) would append -ftz=true to the options.
                 code, symbols = self._cupy.cuda.compiler.compile_using_nvrtc(
                     self._sources[family], OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
                 )
@@ -101,8 +101,8 @@ class Cache:
                 with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
                     file = Path(temporary_folder, "code")
                     file.write_bytes(code)
-                    file.replace(path)  # atomic: no other process sees an incomplete file
-                for other in set(folder.glob("*.cubin")) - {path}:  # remove damaged files
+                    file.replace(path)  # an atomic operation, so that no other process sees an incomplete file
+                for other in set(folder.glob("*.cubin")) - {path}:  # delete damaged files of this instance
                     other.unlink(missing_ok=True)
         return path
 
@@ -114,7 +114,7 @@ class Cache:
         def compile_absent() -> None:
             # When Python exits, it waits for the current compilation, but no other compilation starts.
             while absent and threading.main_thread().is_alive():
-                with contextlib.suppress(Exception), device:  # launching the instance raises the same error
+                with contextlib.suppress(Exception), device:  # the launch of the instance will raise the error again
                     self.compiled(family, absent.pop(0))
 
         for _ in range(min(len(absent), _count_threads())):
@@ -133,7 +133,7 @@ def _digest(code: bytes) -> str:
 def _find_intact_file(folder: Path) -> Path | None:
     """Return a file whose content matches the digest in its name; crashes and full disks leave truncated files."""
     for file in folder.glob("*.cubin"):
-        with contextlib.suppress(OSError):  # the file was removed or cannot be read
+        with contextlib.suppress(OSError):  # skip files that were removed or cannot be read
             if file.name.split(".")[1] == _digest(file.read_bytes()):
                 return file
     return None
@@ -147,7 +147,7 @@ def _count_threads() -> int:
 def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold a lock on `folder` that excludes all other threads and processes."""
     with (folder / "lock").open("w") as file:
-        with contextlib.suppress(OSError):  # if locking fails, several processes may compile the same instance
+        with contextlib.suppress(OSError):  # without a lock, several processes may compile the instance
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

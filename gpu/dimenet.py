@@ -26,8 +26,8 @@ from trigraph.gpu.dimenet_third import agg_edge_to_edge_bwd3 as agg_edge_to_edge
 from trigraph.gpu.sums import ROWS, ceil_divide, sum_rows
 from trigraph.table.constants import DEGREES, PAD, PROJECTED, RADIALS, THREADS
 
-USUAL_DEGREES = 7  # number of degrees with separate float32 instances
-BLOCKS = 2048  # maximum number of blocks that sum gradients of weights, each in its own copy
+USUAL_DEGREES = 7  # number of spherical degrees for which separate float32 instances exist
+BLOCKS = 2048  # maximum number of blocks that sum gradients of weights; each block has its own copy of the gradient
 
 
 # ---- radial basis ----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def radial_basis_bwd(call: Call) -> None:
             out_dist=fields["dist"],
             num_spherical=spherical,
         )
-    fields.clear("freq")  # partial sums are added to this field
+    fields.clear("freq")  # set the field to zero, because partial sums are added to it
     if "freq" in fields and edges:
         parts = kernels.empty(ceil_divide(edges, ROWS), radial)
         kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), **arguments, parts=parts)
@@ -148,7 +148,7 @@ def _compute_output(call: Call) -> None:
 
 def _compute_gradients(call: Call) -> None:
     """Compute the gradients of sum(grad_out out) or of its derivative; see `trigraph.agg_edge_to_edge_bwd`."""
-    call.fields.clear("weights")  # partial sums are added to this field
+    call.fields.clear("weights")  # set the field to zero, because partial sums are added to it
     if call.sizes["num_edges"]:
         _Triplets(call).gradients()
 
@@ -169,7 +169,7 @@ class _Triplets:
         graph, left = call.graph, call.graph.left_out(call.values["exclude"])
         unit, unit_dot = self._directions()
         projected, projected_dot = self._project()
-        #: Arguments common to the kernels for nodes: graph, values of edges, second weights, and sizes.
+        #: Arguments that all kernels over nodes take: the graph, edge values, second weights and sizes.
         self.arguments = {
             "src_offsets": graph.src_offsets,
             "dst_offsets": graph.dst_offsets,
@@ -316,7 +316,7 @@ class _Triplets:
 
     def gradients(self) -> None:
         """Compute the requested gradients."""
-        # Gradients of the directions, by tile of channels: first for out-edges, then for in-edges.
+        # Gradients of the directions: all tiles of channels for out-edges, followed by all tiles for in-edges.
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)

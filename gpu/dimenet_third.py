@@ -66,7 +66,7 @@ class _Third:
         self.each("directions", self.edges, **self.input_arguments("vec"), unit=self.unit, num_edges=self.edges)
         #: Features, which `to_in_edges` overwrites with the gradients of q.
         self.features = self.kernels.empty(self.edges, self.spherical, PARTS, self.channels)
-        # : Gradients of the directions, by tile of channels: first for out-edges, then for in-edges.
+        #: Gradients of the directions: all tiles of channels for out-edges, followed by all tiles for in-edges.
         shape = (2 * self.tiles, self.edges, 3, PARTS)
         self.grad_unit = self.kernels.empty(*shape) if self.fields.requests_any("gg_vec", "vec") else None
 

@@ -143,7 +143,7 @@ class _Attention:
         self.activation = _Activation(ACTIVATIONS.index(call.values["activation"]), slope)
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS_BYTES // self.storage.itemsize if self.wide else 1
-        self.given_scores = call.values.get("softmax_scores")  # saved by fwd, for bwd
+        self.given_scores = call.values.get("softmax_scores")  # softmax scores that fwd saved for bwd
 
     @lazy
     def rows_by_destination(self) -> Rows:

@@ -117,7 +117,7 @@ class _Embedding:
         w, w_dot = _flat(self.inputs.weight), _flat(self.dots.weight)
         rad, rad_dot = units.spread(self.inputs.rad_basis), units.spread(self.dots.rad_basis)
         partial = units.partial(fields["rad_basis"])
-        fields.clear("weight")  # sums over blocks are added to this field
+        fields.clear("weight")  # set the field to zero, because sums over blocks are added to it
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
                 block_rad, block_rad_dot = rad[rows], None if rad_dot is None else rad_dot[rows]
@@ -224,7 +224,7 @@ class _Bilinear:
         self.interm, self.spherical, self.emb_in = (call.sizes[n] for n in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
         self.tile = RegisterTile.for_matrices(self.spherical, self.emb_in, self.inputs.weight.dtype)
-        # Several units may share the triplets of an edge; each then computes its own gradient of the edge's rad_W1.
+        # If several units share the triplets of an edge, each computes a part of the gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.has_cut_pieces
 
     def write_fields(self) -> None:
@@ -237,7 +237,7 @@ class _Bilinear:
         if self.idx_in is not None and m is not None:
             by_triplet = self.kernels.empty(self.triplets.num_members, m.shape[1])
         per_unit = (4 if self.second else 2) * w.shape[1] + w.size // ROWS
-        fields.clear("weight")  # sums over blocks are added to this field
+        fields.clear("weight")  # set the field to zero, because sums over blocks are added to it
         with Total(self.kernels, fields["weight"]) as total:
             for first, count, rows in units.blocks(per_unit * w.itemsize):
                 if partial is not None or "weight" in fields:
@@ -297,7 +297,7 @@ class _Bilinear:
             "emb_in": self.emb_in,
         }
 
-    @lazy  # depends only on the arguments of this call
+    @lazy  # safe to cache, because the value depends only on the arguments of this call
     def _tree_bytes(self) -> int:
         """Bytes of the trees that sum triplets in three levels; 0 if a kernel adds the triplets of an edge in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER

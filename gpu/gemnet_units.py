@@ -12,7 +12,7 @@ from trigraph.gpu.products import product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, ceil_divide
 from trigraph.table.constants import PART_SIZE, THREADS
 
-WARP = 32  # threads
+WARP = 32  # number of threads in a warp
 
 Pair = tuple[Any, Any]
 

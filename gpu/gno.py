@@ -38,7 +38,8 @@ from trigraph.gpu.rows import align
 from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide, ceil_log2
 from trigraph.table.constants import THREADS
 
-# In-degree for which lanes are chosen, the same for all graphs, so that the sum of a node depends only on its edges.
+# In-degree for which the number of lanes is chosen. It is the same for all graphs, so that the sum of a node depends
+# only on the node's edges.
 USUAL_DEGREE = 16
 
 
@@ -60,7 +61,7 @@ def gno_kernel_bwd(call: Call) -> None:
     With s = V^T g where active, the gradients are coords = U^T s, U^ = sum s xi^^T and V^ = sum g a^^T.
     """
     net, grads, params = _Network(call), call.fields, call.inputs.params
-    grads.clear("params")  # sums over blocks are added to this field
+    grads.clear("params")  # set the field to zero, because sums over blocks are added to it
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
     with net.total(net.u_hat) as u_total, net.total(net.v_hat) as v_total:
         for first, count in sums.iterate_blocks(len(net.coords), per_edge * net.itemsize):
@@ -84,10 +85,10 @@ def gno_kernel_bwd2(call: Call) -> None:
     """
     net, grads, params = _Network(call), call.fields, call.inputs.params
     coords_dot, params_dot = net.coords_dot, net.params_dot
-    grads.clear("params")  # sums over blocks are added to this field
+    grads.clear("params")  # set the field to zero, because sums over blocks are added to it
     hidden, second = net.hidden, params_dot is not None
     left = net.stack(net.v(params), net.v_hat(params_dot)) if second else net.v(params)
-    back = left[:-1] if second else left  # V_dot without b_v_dot
+    back = left[:-1] if second else left  # V_dot, without the row b_v_dot
     down = net.stack(net.u(params_dot).T, net.u(params).T) if second else None
     if not second:
         grads.clear("coords")
@@ -164,11 +165,11 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     message, grads = _Message(call), call.fields
     net = message.net
     h, h_dot, params_dot = message.features, align(features_dot), align(params_dot)
-    has_a_dot = net.coords_dot is not None or net.params_dot is not None  # a_dot is not zero
+    has_a_dot = net.coords_dot is not None or net.params_dot is not None  # whether a_dot is nonzero
     if "grad_message" in grads:
         terms = [(h_dot, h if has_a_dot else None, net.params), (h, None, params_dot)]
         message.sum_products(terms, grads["grad_message"])
-    grads.clear("params")  # sums over blocks are added to this field
+    grads.clear("params")  # set the field to zero, because sums over blocks are added to it
     if not grads.requests_any("features", "coords", "params"):
         return
     if call.graph.num_positions == 0:
@@ -205,10 +206,10 @@ class _Message:
         self.call, self.graph, self.net = call, call.graph, _Network(call)
         self.kernels, self.features = call.kernels, align(call.inputs.features)
         self.pieces = sums.group_by_destination(call.graph)
-        self.slab_pieces = 64 // self.net.itemsize  # pieces of a block of threads
+        self.slab_pieces = 64 // self.net.itemsize  # number of pieces that a block of threads processes
         self.tensor = call.kernels.name_tensor_variant("").endswith(TENSOR_SUFFIX)
-        # bfloat16 parts of arrays that do not change during the call. The key is the address of the array and the order
-        # of its tiles; the array is kept alive, so that no other array has its address.
+        # Cached bfloat16 parts of arrays that do not change during the call, keyed by the address of the array and the
+        # order of its tiles. The array is kept alive, so that no other array can get its address.
         self._parts: dict[Any, tuple[Any, Any]] = {}
 
     def sum_products(self, terms: Sequence[tuple[Any, Any, Any]], out: Any) -> None:
@@ -235,7 +236,7 @@ class _Message:
         if to_coords is not None:
             sums.clear_unused(graph, to_coords)
             to_coords = to_coords[: graph.num_positions] if in_place else kernels.empty(graph.num_positions, net.d)
-        chunk = 16 * self.slab_pieces  # pieces of a chunk of gno_grad_v
+        chunk = 16 * self.slab_pieces  # number of pieces in a chunk of gno_grad_v
         per_piece = (net.d + 1) * net.hidden + (net.hidden + 1) * net.width // chunk
         with net.total(net.u_hat) as u_total, net.total(net.v_hat) as v_total:
             for first, count in sums.iterate_blocks(pieces.num_pieces, per_piece * net.itemsize):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import product
 
 FLOATS = ("float", "double")
-STORAGE = (*FLOATS, "float16", "bfloat16")  # half-precision types of kernels/gat_storage.cuh
+STORAGE = (*FLOATS, "float16", "bfloat16")  # kernels/gat_storage.cuh defines the half-precision types
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
 
@@ -49,7 +49,7 @@ def parse_template_arguments(name: str) -> tuple[frozenset[str], str]:
 
 #: The environment variable that selects tensor cores for float32 kernels: 1, or 0 (the default).
 TENSOR_VARIABLE = "TRIGRAPH_TENSOR_CORES"
-#: Suffix of tensor-core kernels. The kernels without it have the same parameters, and are used for other dtypes.
+#: Suffix of tensor-core kernels. The kernels without this suffix have the same parameters; all other dtypes use them.
 TENSOR_SUFFIX = "_tensor"
 
 

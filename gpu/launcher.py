@@ -362,7 +362,7 @@ class HostRuntime(Runtime):
     xp = np
 
     def __init__(self) -> None:
-        self.libraries: dict[str, HostLibrary] = {}  # by family; `library` adds installed libraries
+        self.libraries: dict[str, HostLibrary] = {}  # by family; the method `library` adds installed libraries
         self.order = "forward"
         self.seed = 0
 
@@ -415,7 +415,7 @@ _HOST = HostRuntime()
 # ---- the device ------------------------------------------------------------------------------------------------------
 
 
-@functools.cache  # depends only on the installed file
+@functools.cache  # safe to cache, because the installed file does not change
 def _read_build_parameters() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance, as recorded by the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
@@ -432,8 +432,9 @@ class DeviceRuntime(Runtime):
 
         self.xp = cupy
         self.cache = Cache(cupy)
-        # Functions with their layouts and structs, by device, kernel and template arguments. They also depend on the
-        # installed sources, which do not change. Functions exist as long as the context of the device.
+        # Compiled functions with their layouts and structs, keyed by device, kernel and template arguments. The
+        # installed sources do not change, so the key need not include them. A function is valid as long as its device's
+        # context exists.
         self._functions: dict[tuple[Any, ...], Any] = {}
 
     def _launch(

@@ -16,7 +16,7 @@ from trigraph.gpu.sums import Kernels, ceil_divide
 from trigraph.graphs.neighbors import MAX_CUTOFFS, find_cell_limit
 from trigraph.table.constants import NEIGHBOR_LANES, THREADS
 
-_FAMILY = "dimenet"  # the kernel family of the potentials
+_FAMILY = "dimenet"  # the kernel family that potentials use
 
 
 def bin_atoms(
@@ -32,7 +32,8 @@ def bin_atoms(
         "neighbor_frames", types, (len(periodic),), (THREADS,), pos=pos, cells=cells, periodic=periodic,
         offsets=offsets, members=members, cutoff=np.float64(cutoff), frames=frames,
     )  # fmt: skip
-    # Half of the limit of the CPU search along nonperiodic directions, because that search uses different axes.
+    # The second limit applies along nonperiodic directions. It is half of the limit of the CPU search, which uses
+    # different axes.
     limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MAX_CUTOFFS / 2)
     kernels.launch(
         "neighbor_bins", types, (ceil_divide(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,

@@ -9,7 +9,7 @@ from trigraph.table.constants import THREADS
 
 WARP_BITS = 5
 POSITION_BITS = 3
-ACCESS_BYTES = 16  # bytes that a lane reads at a time if address and row size are multiples of 16
+ACCESS_BYTES = 16  # bytes that a lane reads at a time if the address and the row size are multiples of 16
 
 
 def is_wide(width: int, dtype: Any) -> bool:

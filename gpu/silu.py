@@ -13,6 +13,6 @@ def fill_silu_derivatives(order: int, *arrays: Any) -> None:
         names = ["ggg_grad", "ggg_x", *names[:3], "out_gg", *names[3:]]
     arguments = dict(zip(names, arrays, strict=True))
     x = arguments["x"]
-    kernels = Kernels("dimenet", x)  # family of the potentials that use SiLU
+    kernels = Kernels("dimenet", x)  # the kernel family of the potentials, which use SiLU
     grid = (ceil_divide(x.size, THREADS),)
     kernels.launch(f"silu_bwd{order}", (kernels.dtype,), grid, (THREADS,), **arguments, size=x.size)

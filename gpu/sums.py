@@ -13,7 +13,7 @@ from trigraph.gpu.launcher import Extents, Types, runtime
 from trigraph.graphs import LongRows
 from trigraph.table.constants import MATRIX_ROWS, PART_SIZE, THREADS
 
-ROWS = 256  # rows of a matrix in a chunk of a sum
+ROWS = 256  # number of matrix rows in a chunk of a sum
 # Bytes for the arrays of one block of rows. It determines the number of rows per block, and thus the order of sums over
 # blocks; it is the same on all devices, so that results do not depend on the device.
 WORKSPACE = 1 << 30
@@ -21,7 +21,7 @@ WORKSPACE = 1 << 30
 MATRIX_COLUMNS = (16, 32, 64)
 MAX_BLOCKS = 256  # maximum number of blocks; for more rows, blocks are larger
 MAX_LAUNCH_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
-MAX_LEVELS = 16  # levels of the tree of block sums
+MAX_LEVELS = 16  # maximum number of levels in the tree of block sums
 
 
 class Kernels:
@@ -121,9 +121,9 @@ class Total:
 
     def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
         self._kernels, self._total, self._outer, self._fresh = kernels, total, outer, fresh
-        self._waiting: Any = None  # the last part, at most ROWS rows
+        self._waiting: Any = None  # the last part, reduced to at most ROWS rows, which is not yet in `_sums`
         self._sums: Any = None
-        self._count = 0  # number of parts in `_sums`; its set bits are the rows in use
+        self._count = 0  # number of parts in `_sums`; its set bits are the rows of `_sums` in use
 
     def add(self, values: Any) -> None:
         """Add a part, which is summed over the first axis."""
@@ -141,7 +141,7 @@ class Total:
         """Add the waiting part to the sums that it completes."""
         if self._sums is None:
             self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
-        completed = (self._count ^ (self._count + 1)).bit_length() - 1  # number of trailing one bits
+        completed = (self._count ^ (self._count + 1)).bit_length() - 1  # number of trailing one bits of `_count`
         level = self._count.bit_count() - completed
         self._sum(self._waiting, self._sums[level:], 1, self._sums[level:], completed, False)
         self._count += 1

@@ -87,7 +87,7 @@ class _Weighted:
         self.kernels, self.graph, self.op = call.kernels, call.graph, call.values["op"]
         self.embedding, self.edge_weight = align(call.inputs.embedding), call.inputs.edge_weight
         self.width = call.sizes["dim"]
-        # Whether messages are divided by the sum of weights.
+        # Whether messages are divided by the sum of the weights.
         self.divides_by_weight = (
             self.op == "mean" and call.values["mean_by"] == "weight" and self.edge_weight is not None
         )

@@ -20,7 +20,7 @@ def pack_params(U, b_u, V, b_v):
 def compute_hidden_layer(xi, U, b_u):
     """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
     z = xi @ U.T + b_u
-    mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # z.real would contain products of two imaginary parts
+    mask = ~(xi.real @ U.real.T + b_u.real <= 0)  # not z.real, which contains products of imaginary parts
     return mask, select_where(mask, z)
 
 

@@ -20,8 +20,8 @@ class Case:
     values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
-    directions: Mapping[str, np.ndarray]  # directions of inputs, ``grad_<output>`` and ``gg_<input>``
-    largest_step: float  # largest finite-difference step; it crosses no kink
+    directions: Mapping[str, np.ndarray]  # finite-difference directions of inputs, ``grad_<output>`` and ``gg_<input>``
+    largest_step: float  # largest finite-difference step that crosses no kink
     note: str = ""  # remark for readers of the results
     # Whether many terms of a sum are equal, for example because many edges share few rows. The rounding errors of a
     # direct sum then add up instead of partly cancelling.
@@ -46,7 +46,7 @@ class Case:
         """Return the fields that have a derivative."""
         return tuple(f for f in self.list_returned(op) if f not in self.definition.auxiliary)
 
-    @cached_property  # the fields never change
+    @cached_property  # safe to cache: the fields never change
     def dtype(self) -> str:
         """Dtype of the arrays, ``"float32"`` or ``"float64"``."""
         return str(self.values[self.definition.inputs[0].name].dtype)

@@ -24,7 +24,7 @@ from trigraph.verification.variants import list_hub_variants as list_hub_variant
 from trigraph.verification.variants import list_variants as list_variants
 
 # Rows are redrawn until |value| >= 2 |change of value| for the largest finite-difference step. Cases that are evaluated
-# at only one point use this step, which changes values by more than rounding does.
+# at only one point use POINT_STEP, which changes values by more than rounding does.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
 ROOM = 32  # number of powers of two by which products of scaled cotangents stay below overflow
@@ -50,9 +50,9 @@ def draw_arrays(
     """
 
     def draw_numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # distances, some beyond the cutoff, which is 1
+        if sample == "unit interval":  # distances; some are beyond the cutoff 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # from pi to 6 pi, as in DimeNet++
+        if sample == "frequency":  # DimeNet++ has frequencies from pi to 6 pi
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)

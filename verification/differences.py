@@ -35,7 +35,7 @@ JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *rang
 # Smallest ratio of successive steps for functions without truncation error, for which no slope is measured.
 MIN_STEP_RATIO = 2.0**8
 
-# Factors of products to be summed; each factor is an array (2, ...) of hi and lo.
+# Pairs of factors, whose products are summed; each factor is an array (2, ...) of high and low parts.
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
@@ -163,7 +163,7 @@ def _compute_error_curve(
     """Return relative errors and rounding floors by step, along the direction of argument `name`."""
     case, lower = judged.case, _find_lower_order(judged, upper)
     cotangents, prefix = ((case.grads, "grad_"), (case.ggs, "gg_"), (case.gggs, "ggg_"))[upper.order - 1]
-    # A part of bwd2 accepts only some cotangents, and is the gradient of the corresponding terms of phi.
+    # A variant of bwd2 that accepts only some cotangents is the gradient of the corresponding terms of phi.
     taken = {a.name for a in upper.arguments}
     weights = {
         f.name: judge.pair(cotangents[prefix + f.name])
@@ -191,7 +191,7 @@ def _compute_error_curve(
             # The gradient is zero up to rounding, for example for a common shift of all scores of a softmax. Compare
             # the residual with the change that a gradient as large as phi would cause.
             size = 2 * step * phi_scale
-        size += tolerances.tiny("float64")  # avoids 0/0: if phi is zero, only a zero residual passes
+        size += tolerances.tiny("float64")  # avoids 0/0; if phi is zero, only a residual of zero passes
         errors.append(abs(residual) / size)
         floors.append(unit * 2 * (phi_scale + largest) / size)
     return errors, floors

@@ -159,7 +159,7 @@ def differentiate_forward(
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
     DIFFERENTIATING[framework](own)  # raises an error that names the missing package
     fwd = OPERATORS[f"{target}_fwd"]
-    absent = [a.name for a in fwd.definition.inputs if a.optional]  # not passed if None
+    absent = [a.name for a in fwd.definition.inputs if a.optional]  # inputs that are not passed if None
     check_signature(name, own, fwd, [n for n in fwd.parameters if n not in fwd.definition.requests], absent)
     call = partial(_compute_by_autograd, own, framework, _make_device_array(framework, device))
     return Subject(plain(name), False, call, selective=False), target

@@ -40,7 +40,7 @@ class GoldenVector:
     values: Mapping[str, Any]  # arguments without `wrt`
     expected: Mapping[str, np.ndarray]  # results by field
     # Whether the other program used float32. If so, backends are compared in float32 and float64, by the largest error
-    # relative to the largest value; otherwise, they are compared elementwise in float64.
+    # relative to the largest value; otherwise, backends are compared elementwise in float64.
     single: bool = False
 
     @property
@@ -304,7 +304,7 @@ def _read_weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVec
 def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVector]:
     """Read gemnet_*: BasisEmbedding and the bilinear layer; rad_W1 is padded by atom if edges are summed into atoms.
 
-    The derivatives belong to the composed layers; the judge computes intermediate values that the files lack.
+    Derivatives are those of the composed layers; the judge computes the intermediate values that the files lack.
     """
     num_spherical = z["in_sph_basis"].shape[1]
     rad_W1, atoms = z["out_rad_W1"], None
@@ -332,13 +332,13 @@ def _read_gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[GoldenVecto
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
     yield GoldenVector(name, "basis_embedding_spherical_bwd", first, expected)
 
-    # Second order: the embedding's bwd2 yields the cotangent of the gradient with respect to rad_W1.
+    # At second order, the embedding's bwd2 yields the cotangent of the bilinear layer's gradient for rad_W1.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
     ggs = {"gg_rad_W1": _compute_judge_value("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
     yield GoldenVector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
-    # The composition has one more second-order term: the embedding's bwd applied to field rad_W1 of the bilinear bwd2.
+    # Subtract the composition's other second-order term: the embedding's bwd of field rad_W1 of the bilinear bwd2.
     rest = {"grad_rad_W1": _compute_judge_value("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
         "rad_basis": z["grad2_rad_basis"] - _compute_judge_value("basis_embedding_spherical_bwd", rest, "rad_basis"),

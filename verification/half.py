@@ -63,14 +63,14 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     every = np.arange(2**16, dtype=np.uint16)
     numbers = np.stack([every, every, every, every + 1]).view(find_half_dtype(half)).reshape(4, -1, WIDTH)
     nodes = numbers.shape[1]
-    # Sources 0 to nodes - 1 get each number twice, from two destinations; the others get a number and the next one.
+    # Sources 0 to nodes - 1 get each number from two destinations; the other sources get a number and the next number.
     first = np.arange(nodes)
     graph = CSC(np.arange(4 * nodes + 1), np.concatenate([first, first, nodes + first, nodes + first]), 2 * nodes)
     wide = numbers.astype(np.float32).reshape(2, 2, nodes, WIDTH)
     finite = np.asarray(np.isfinite(wide).all(axis=1))
     terms = np.where(finite[:, None], wide, 0)
     with np.errstate(over="ignore"):
-        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # sums start from +0
+        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # the kernel's sums start from +0
     values = {
         "grad_output_embedding": numbers.reshape(-1, WIDTH),
         "src_embedding": np.zeros((2 * nodes, WIDTH), numbers.dtype),

@@ -53,7 +53,7 @@ def compute_with_judge(
 
 
 class JudgedCase:
-    """Case with the judge's results, each of which is computed when it is first used."""
+    """Case and the judge's results for it, which are computed when first used."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -77,7 +77,7 @@ class JudgedCase:
         """Return the keyword arguments of one of the case's operators; arguments in `absent` are None."""
         return self.case.arguments(op) | dict.fromkeys(absent)
 
-    @cached_property  # depends only on the case
+    @cached_property  # safe to cache: the number depends only on the case
     def terms(self) -> int:
         """Number of terms in the longest direct sum."""
         return evaluate(self.case.definition.terms, self.case.sizes)

@@ -17,7 +17,7 @@ class CaseKind:
 
     remark: str = ""  # explanation shown with failures; "" for ordinary cases
     entities: int | None = None
-    # "typical"; "least"; "wide" (odd, and larger than tiles of 16, 32 and 64); or "one channel" (only some widths are
+    # "typical"; "least"; "wide" (odd, and larger than tiles of 16, 32 and 64); or "one channel" (some widths are
     # 1, because the stride of an axis of length 1 is arbitrary).
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class CaseKind:
     many: bool = False
     # Whether to skip thread checks, because one thread does all work or work is divided as in "regular".
     one_thread: bool = False
-    # Whether to check repeated calls, `out`, `wrt` and absent cotangents, in one dtype per setting.
+    # Whether to check repeated calls, `out`, `wrt` and absent cotangents; each setting is checked in one dtype.
     called: bool = False
-    batch: bool = False  # also checked in a batch with other graphs
-    third: bool = False  # used for third derivatives, in one dtype per setting (both if `scaled`)
+    batch: bool = False  # whether to check the case in a batch with other graphs
+    third: bool = False  # used for third derivatives, in one dtype per setting (in both dtypes if `scaled`)
     equal_terms: bool = False  # as in `case.Case`
     scaled: bool = False  # multiply cotangents by very different powers of two, up to the limits of the dtype
 
@@ -80,7 +80,7 @@ CASE_KINDS = {
         many=True,
         equal_terms=True,
     ),
-    # Only three nodes, edges and so on, because the judge is slow for large widths.
+    # There are only three nodes, edges and so on, because the judge is slow for large widths.
     "wide": CaseKind("widths are odd and larger than 64", entities=3, widths="wide", large=True),
     "one channel": CaseKind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "scaled cotangents": CaseKind(
@@ -116,8 +116,8 @@ CASE_KINDS = {
         called=True,
         third=True,
     ),
-    # A value that is the same at all positions of that source equals its attention-weighted mean, so that products of
-    # deviations from means vanish, except for products of rounding errors.
+    # A value that is the same at all positions of the source equals its attention-weighted mean. Products of deviations
+    # from means thus vanish, except for products of rounding errors.
     "saturated": CaseKind(
         "parallel edges from one source receive all the attention of a destination, because other scores are far lower",
         sizes={"num_dst_nodes": 4, "num_positions": 41},

@@ -14,13 +14,13 @@ from trigraph.graphs import CSC
 from trigraph.table import Definition
 
 DATA = Path(__file__).parent / "data"
-NEAR = 8  # number of destinations in the patch of the mesh
+NEAR = 8  # number of destinations in the part of the mesh that is compared with the judge
 NODES, EDGES = 3_000, 30_000
 PATCH = 40  # number of destinations, with tens of in-edges each, in the patch of the power-law graph
 HEADS, DIM_HEAD = 2, 3
 
 
-@cache  # depends only on the installed file
+@cache  # safe to cache: the arrays depend only on the installed file
 def load_airfoil() -> dict[str, np.ndarray]:
     """Return the arrays of airfoil.npz: pyamg's mesh and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
@@ -61,7 +61,7 @@ def draw_power_law_graph(nodes: int = NODES, edges: int = EDGES, exponent: float
     return CSC(offsets, src[np.argsort(dst, kind="stable")], nodes)
 
 
-@cache  # depends only on the installed file
+@cache  # safe to cache: the results depend only on the installed file
 def load_karate_club() -> tuple[CSC, np.ndarray, np.ndarray]:
     """Return Zachary's karate club: graph (both directions share a row of edge arrays), edge weights, and sides."""
     with np.load(DATA / "karate.npz") as archive:

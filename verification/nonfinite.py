@@ -27,7 +27,7 @@ class Replacement(NamedTuple):
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
 
 
-# With every fifth element NaN, a sum or extremum may contain several; an extremum must select the first NaN.
+# With every fifth element NaN, a sum or extremum may have several NaN terms; an extremum must select the first NaN.
 REPLACEMENTS = (
     Replacement(math.nan, 1 / 2),
     Replacement(math.nan, 0, 5),

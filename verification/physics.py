@@ -40,7 +40,7 @@ from trigraph.verification.structures import (
 )
 from trigraph.verification.subjects import Subject, compute_arrays, make_backend_subject
 
-# Operators that each check calls; checks are recorded under the first one.
+# Operators that each check calls; the check is recorded under the name of the first operator.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
     "forces": CHAIN,
@@ -265,7 +265,7 @@ def _judge_curve(
     """Return a check with the verdict on the curve of errors at `STEPS`."""
     tolerance = tolerances.difference_tolerance("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
-    # Floors are zero: energy and loss are not polynomials, so the curve must reveal the order of the error.
+    # Rounding floors are set to 0: energy and loss are not polynomials, so the curve must show the order of the error.
     return add_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
@@ -387,7 +387,7 @@ def check_invariance(subject: Subject, s: PhysicalSystem, operator: str = INVOLV
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
-    rounding: tuple[float, float] = s.rounding_scales  # computed first, to exclude the judge from the timing
+    rounding: tuple[float, float] = s.rounding_scales  # computed before the timed loop, which thus excludes the judge
     checks, before = [], None
     for name, motion in MOTIONS.items():
         start, moved = time.perf_counter(), motion(s)

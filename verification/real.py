@@ -24,7 +24,7 @@ from trigraph.verification.triplets import list_triplet_inputs
 SLAB = "copper slab with CO"
 WIDTH = 8  # numbers of input and output features in athena's weights
 # Finite-difference steps for whole inputs; directions are relative (v_i = x_i times a normal number). GNO is piecewise
-# polynomial with degree at most 2, and GemNet-OC is multilinear; the others need enough steps to show the order.
+# polynomial with degree at most 2, and GemNet-OC is multilinear; other operators need enough steps to show the order.
 POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))

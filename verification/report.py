@@ -41,7 +41,7 @@ def count_comparisons(checks: Sequence[Check]) -> dict[str, Any]:
         "kinds": [_summarize_checks(name, group) for name, group in groups.items() if group],
         # Number of inputs of all definitions that were compared with the judge.
         "cases": len({(TERMS.definitions.get(c.operator, c.operator), c.case.split(", given")[0]) for c in accuracy}),
-        # Comparison with the judge that has the largest error in units of its tolerance.
+        # The comparison with the judge whose error is largest in units of its tolerance.
         "closest": worst(accuracy),
         "curves": sum(c.backend != "judge" for c in curves),
         "judge_curves": sum(c.backend == "judge" for c in curves),

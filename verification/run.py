@@ -70,8 +70,8 @@ SKIPPED = tuple(kind for kind in CHECK_KINDS if kind not in ("empty", "complete"
 
 # Numbers of terms in the sums of hubs. All subjects except the emulated device are checked with 1,950 terms. Subjects
 # that sum in chunks, including the emulated device, are also checked with 8,100 terms, because their accuracy must not
-# depend on the number of terms. Both numbers yield 2**k - 1 whole chunks, of 128 and of 256 terms, before the last, so
-# that every level of the tree of partial sums is used. Kernels add partial sums of the longest sum eight at a time.
+# depend on the number of terms. Both numbers yield 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one,
+# so that every level of the tree of partial sums is used. Kernels add the partial sums of the longest sum 8 at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
@@ -145,7 +145,7 @@ class _VerificationRun:
 
     def _yield_variant_units(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
         """Yield the units of a case; include checks that use one dtype per setting if it is this dtype's `turn`."""
-        # This cache and the caches below have a single entry, because all arguments are bound.
+        # All arguments are bound, so this cache and the caches below have a single entry.
         judged = cache(partial(self._judge_case, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
@@ -189,7 +189,7 @@ class _VerificationRun:
     def _yield_hub_units(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in list_hub_variants(definition, HUB, "positive")]
-        # Equal terms are a weak test of users' functions, whose tolerance is half the number of terms.
+        # Omit users' functions: their tolerance is half the number of terms, for which equal terms are a weak test.
         backends = tuple(s for s in real if s.subject.implements is None)
         some += [(backends, v) for v in list_hub_variants(definition, HUB, "constant")]
         if dtype == "float32":
@@ -279,7 +279,7 @@ class _VerificationRun:
             vectors = cache(partial(self._read_selected_vectors, name, path))
             size = path.stat().st_size / 1000
             for scope in self.scopes:
-                for dtype in self.dtypes:  # in one process, so that the judge is called only once
+                for dtype in self.dtypes:  # units of one group run in one process, which calls the judge once
                     yield _make_unit(
                         f"golden {name}", scope, dtype, tasks.make_golden_tasks, vectors, dtype, weight=1 + size / 50
                     )

@@ -90,7 +90,7 @@ def name_fields_of_result(op: Operator, result: Any) -> dict[str, Any]:
     return dict(result._asdict())  # type: ignore[attr-defined]
 
 
-@cache  # constant for the installed CuPy
+@cache  # safe to cache: the result depends only on the installed CuPy
 def takes_dtype(name: str, dtype: np.dtype) -> bool:
     """Return whether a backend's arrays can have a dtype; only recent versions of CuPy support bfloat16."""
     try:
@@ -136,7 +136,7 @@ def memory_extent(array: Any) -> tuple[int, int]:
     return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
 
 
-CACHE_LINE, GUARD_BYTE = 64, 0x5A  # size of a cache line in bytes, and the byte value around outputs
+CACHE_LINE, GUARD_BYTE = 64, 0x5A  # size of a cache line in bytes, and value of the bytes around outputs
 
 
 def _call_with_out(

@@ -110,7 +110,7 @@ def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: A
 
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Return tasks that check repeated calls, layout, `out`, `wrt` and absent cotangents."""
-    subject = scope.subject  # users' functions do not accept `wrt`
+    subject = scope.subject  # a user's function has no `wrt`
     offered = {"out": subject.into is not None, "subsets": subject.implements is None and subject.selective}
     return make_operator_tasks(scope, lazy, ["repeat", "layout", *(kind for kind in offered if offered[kind])])
 
@@ -155,7 +155,7 @@ def make_third_order_tasks(
     case, op = judged.case, find_third_order(judged.case.definition)
     if not (scope.checks_operator(op) and admits(scope.where, case.values) and subject.supports_third(op, case.values)):
         return []
-    if subject.name == "fortran-reference":  # uses the judge's bwd3
+    if subject.name == "fortran-reference":  # this backend's bwd3 is the judge's
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
     make = partial(_make_task, scope)

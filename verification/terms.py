@@ -37,7 +37,7 @@ CHECK_KINDS = {
 }
 
 
-# Conventions at kinks, which cases with integers test.
+# Conventions at kinks; the cases with integers test these conventions.
 CONVENTIONS = {
     "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
     "gno_message": "values before relu are exactly 0 here; convention: relu'(0) = 0",
@@ -45,7 +45,7 @@ CONVENTIONS = {
     "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
 }
 
-# Entries of a report that affect results bitwise, with their paths.
+# Entries of a report that affect the bits of results, with the path of each entry.
 INFLUENCES = {
     "seed": ("seed",),
     "trigraph": ("environment", "trigraph", "version"),

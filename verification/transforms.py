@@ -1,6 +1,6 @@
 """Transformations of a case that must not change its results: renumbering, and embedding in a batch.
 
-In a batch, other graphs come before and after the case's graph, and no edge connects the graphs.
+In a batch, nodes and edges of other graphs come before and after those of the case, and no edge connects the graphs.
 The result for a node or an edge must be bitwise identical to the result for the case alone: it must not depend on other
 nodes and edges or on positions in the arrays.
 """
@@ -15,8 +15,9 @@ from trigraph.verification.case import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import has_rows_at_positions
 
-# In the graphs before the case, few rows (graphs.CROWDED) have many members; the graphs after the case have few
-# members, which changes every mean degree. No number is a multiple of a size by which backends divide their work.
+# A batch holds graphs before and after the case. Before it, few rows (graphs.CROWDED) have many members; after it,
+# many rows have few members. Every mean degree thus changes. No number is a multiple of a size by which backends divide
+# their work.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
 ENTITIES = {
@@ -76,7 +77,7 @@ def embed_in_batch(case: Case, seed: int) -> EmbeddingBatch:
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if has_rows_at_positions(case):  # ensures that position p of the batch uses edge row p, too
+    if has_rows_at_positions(case):  # so that position p of the batch also uses edge row p
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 

@@ -10,11 +10,11 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, list_settings
 
-# Widths for hubs (very many edges at one node), which are small because the judge is slow for each edge.
+# Widths for hubs (very many edges at one node); they are small because the judge is slow for each edge.
 WIDTHS = {"num_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
-WIDTH = 2  # all other widths
+WIDTH = 2  # size of all other widths
 
-# Settings for hubs, one for each variant of the summation code; other choices change only the terms.
+# Settings for hubs, one for each variant of the summation code; other settings change only the terms.
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "mha_gat_n2n": ({"activation": "ELU"},),
     "agg_weighted_n2n": ({"op": "sum"}, {"op": "mean", "mean_by": "weight"}),

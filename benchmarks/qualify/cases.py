@@ -29,9 +29,9 @@ class SmallCase:
     dtype: str  # float32 (with int32 graphs) or float64 (with int64 graphs)
     graph: Sequence[Any]  # in-degrees of nodes, pairs of nodes joined both ways, or numbers of triplets by edge
     sizes: Mapping[str, int]
-    setting: Mapping[str, Any] = field(default_factory=dict)  # as in `verification.cases.assemble_case`
+    setting: Mapping[str, Any] = field(default_factory=dict)  # the same as for `verification.cases.assemble_case`
     half: str | None = None  # half-precision dtype for arrays that support it
-    has_nan_vector: bool = False  # whether an edge vector is NaN, so that blocks sum over pairs
+    has_nan_vector: bool = False  # whether an edge vector is NaN, which makes blocks sum over pairs of edges
 
 
 def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> SmallCase:
@@ -67,11 +67,11 @@ def _every_pair(nodes: int) -> list[tuple[int, int]]:
 
 
 # The cases include rows of two and three pieces ("hub"), several blocks of rows ("many"), isolated nodes, widths of 1
-# and widths beyond a tile or a warp, and row sizes that are or are not multiples of 16 bytes.
+# and widths larger than a tile or a warp, and row sizes that are or are not multiples of 16 bytes.
 CASES: dict[str, dict[str, SmallCase]] = {
     "gno": {
         "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 20, 3, 2),
-        # The three tile shapes of matrix products.
+        # These cases use the three tile shapes of matrix products.
         **{f"{hidden} units": _gno("float32", [2], 1, hidden, 6, 6) for hidden in (17, 64)},
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
@@ -80,16 +80,16 @@ CASES: dict[str, dict[str, SmallCase]] = {
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },
     "dimenet": {
-        # More edges per node than num_spherical; parallel edges, self-loops; two tiles of channels, two edge blocks.
+        # Parallel edges, self-loops, more edges per node than num_spherical; channels need two tiles, edges two blocks.
         "crystal": _dimenet("float32", _every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
         "molecule": _dimenet("float64", _every_pair(5), 7, (5, 2, 8, 3), "node"),
         "dense": _dimenet("float64", _every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
-        # Two tiles of channels, two tiles of rows of the second weights, and the usual num_spherical.
+        # Channels and the rows of the second weights need two tiles each; num_spherical is 7, as usual.
         "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
-        # More in-edges and more out-edges at every node than num_spherical, so that all sums take linear time.
+        # Every node has more in-edges and more out-edges than num_spherical, so that all sums take linear time.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
         "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), has_nan_vector=True),
-        # One node has so many edges that sums are split; one block has more nodes than its chunks have edges.
+        # One node has so many edges that its sums are split, and one block has more nodes than its chunks have edges.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
         "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),
@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, SmallCase]] = {
         "half, wide": _gat("float32", HUB, (2, 8), False, "ELU", True, "float16"),
         "brain": _gat("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
         "brain, wide": _gat("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
-        **{  # all dtypes; concatenated and averaged heads; row sizes that are or are not multiples of 16 bytes
+        **{  # all dtypes, concatenated and averaged heads, row sizes that are or are not multiples of 16 bytes
             f"{half or dtype}, {width}, {concat}": _gat(dtype, [3, 0, 2], (2, width), concat, "tanh", False, half)
             for dtype, half in (("float32", None), ("float64", None), ("float32", "float16"), ("float32", "bfloat16"))
             for width in (3, 8)
@@ -128,7 +128,7 @@ CASES: dict[str, dict[str, SmallCase]] = {
         "deep": _gemnet("float32", [5, 20], 1, 3, 18, 17, 5),
         "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
         "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
-        # The three tile shapes of matrix products, of which "hub" uses one.
+        # Together with "hub", these two cases use the three tile shapes of matrix products.
         **{f"{width} outputs": _gemnet("float32", [2], 1, 7, 1, 5, width) for width in (40, 66)},
     },
 }
@@ -169,7 +169,7 @@ def _make_graphs(family: str, case: SmallCase, rng: np.random.Generator) -> tupl
         idx_in = Segments(rng.integers(0, inputs + 1, len(triplets)).astype(index), inputs + 2)
         graphs = {"triplets": Segments(triplets, count), "atoms": Segments(atom, atoms + 1), "idx_in": idx_in}
         return graphs, {"num_edges": count}
-    # Many positions share the first row; some rows and sources are unused.
+    # Many positions share the first edge row; some edge rows and sources are unused.
     offsets = np.cumsum([0, *case.graph]).astype(index)
     positions, sources = int(offsets[-1]), count + 2
     rows = rng.permutation(np.maximum(0, np.arange(positions) - positions // 2)).astype(index)
@@ -190,7 +190,7 @@ def make_arguments(family: str, name: str, seed: int = 3) -> dict[str, dict[str,
             if "vec" in values:
                 values["vec"] = graphs["vec"].copy()
                 values["vec"][:1] = np.nan if case.has_nan_vector else values["vec"][:1]
-            if "attention_weights" in values:  # scaled so that several scores contribute to each softmax
+            if "attention_weights" in values:  # scale the weights so that several scores contribute to each softmax
                 values["attention_weights"] = values["attention_weights"] / np.sqrt(
                     case.sizes["dim_head"], dtype=case.dtype
                 )
@@ -248,7 +248,7 @@ def collect_results(
 def _assert_close(what: str, got: Any, right: Any, third: bool) -> None:
     """Assert that integers are equal, or that the same numbers are finite and within the chunked sums' tolerance.
 
-    In third derivatives, NaN may reach fewer numbers than in the judge's results.
+    In third derivatives, NaN may reach fewer numbers than in the judge.
     """
     if got.dtype.kind == "i":
         assert np.array_equal(got, right), what
@@ -256,7 +256,7 @@ def _assert_close(what: str, got: Any, right: Any, third: bool) -> None:
     value, _, scale = right
     half, finite = got.dtype.itemsize == 2, np.isfinite(value)
     assert (np.isfinite(got) >= finite if third else np.isfinite(got) == finite).all(), what
-    # For a constant function of a NaN, the judge's scale is NaN; use the largest value instead.
+    # For a constant function of a NaN, the judge's scale is NaN; use the largest finite value as the scale.
     scale = np.where(np.isfinite(scale), scale, abs(value).max(initial=0, where=finite))
     bound = tolerances.eps("float32" if half else got.dtype.name) * tolerances.accuracy_tolerance(True, 0) * scale
     if half:  # sums are computed in float32 and rounded once

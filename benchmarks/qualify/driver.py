@@ -63,7 +63,7 @@ class _StageRunner:
         """Run the `chosen` parts (default: all), call `save_record` after each part, and return the records."""
         try:
             names = [name for name in self._module.parts(self._place) if name in chosen or not chosen]
-        except Exception as error:  # for example, CuPy without a device; the other stages still run
+        except Exception as error:  # for example, CuPy may fail without a device; the other stages still run
             return [_make_part_record("", "crashed", repr(error))]
         records: list[dict[str, Any]] = []
         pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
@@ -71,7 +71,7 @@ class _StageRunner:
             for record in pool.map(self._run_part, names):
                 records.append(record)
                 save_record(records)
-        finally:  # also after Ctrl-C
+        finally:  # also after Ctrl-C, which raises KeyboardInterrupt
             self._end = 0.0  # prevents other parts from starting
             pool.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
@@ -175,7 +175,7 @@ def qualify(
             now = time.monotonic()
             entry.update(passed=judge_parts(parts), seconds=now - start, parts=parts)
             record["seconds"] = now - begun
-            whole = out / "record.part"  # renamed when complete, so that readers never see part of a record
+            whole = out / "record.part"  # renamed when the file is complete, so that readers never see part of a record
             whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             whole.replace(out / "record.json")
 

@@ -33,7 +33,7 @@ class Device:
 
     backend: Any = "gpu"
     rehearsal = False
-    #: Maximum number of parts to run concurrently if they are not timed; each has its own context on the device.
+    #: Maximum number of parts that run concurrently if they are not timed. Each needs its own context on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
 
     @property
@@ -87,7 +87,7 @@ class Device:
         The workspace comes from a separate memory pool, which exists as long as the function.
         """
         cuda = self.xp.cuda
-        self.synchronize()  # the new stream does not wait for pending writes to arguments
+        self.synchronize()  # needed because the new stream does not wait for pending writes to arguments
         pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
         with stream, cuda.using_allocator(pool.malloc):
             call()  # compiles and loads the kernels, which is impossible during capture, and fills the pool

@@ -31,7 +31,7 @@ void interrupt(int number)
         std::raise(number);
     }
     if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
-        before.sa_handler(number);  // Python's handler
+        before.sa_handler(number);  // for example, Python's handler
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ public:
     {
         const int types = atom->ntypes;
 
-        if (narg != 2)  // LAMMPS has checked that these are asterisks
+        if (narg != 2)  // LAMMPS has checked that two arguments are asterisks
             error->all(FLERR, "pair_style trigraph: expected pair_coeff * *");
         if (static_cast<int>(symbols.size()) != types)
             error->all(FLERR, "pair_style trigraph: there are " + std::to_string(types) + " types of atoms and "
@@ -103,7 +103,7 @@ public:
 
         if (units != "metal" && units != "real")
             error->all(FLERR, "pair_style trigraph: units are " + units + "; expected metal or real");
-        electronvolt = units == "metal" ? 1.0 : 23.060547830619;  // kcal/mol
+        electronvolt = units == "metal" ? 1.0 : 23.060547830619;  // in kcal/mol
         if (force->newton_pair == 0 || atom->tag_enable == 0)
             error->all(FLERR, "pair_style trigraph: expected newton on, and atoms with IDs");
         for (int k = 1; k < 4; k++)
@@ -183,7 +183,7 @@ private:
     std::unique_ptr<trigraph::Potential> potential;
     std::vector<std::string> symbols;
     std::vector<int64_t> numbers;  // atomic number of each type
-    double electronvolt = 1.0;     // in LAMMPS's energy unit
+    double electronvolt = 1.0;     // 1 eV in LAMMPS's energy unit
     trigraph::Atoms graph;
     std::vector<int> node_atoms;  // LAMMPS index of the copy that holds each node's position and force
     bool heeds = false;

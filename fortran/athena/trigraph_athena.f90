@@ -24,7 +24,7 @@ module trigraph_athena
     end enum
 
     interface
-        !> Execute an operation of the fast path. Inputs that it does not need and gradients that are not requested are absent.
+        !> Execute an operation of the fast path. Inputs that the operation does not need and unrequested gradients are absent.
         pure subroutine run(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
@@ -79,7 +79,7 @@ contains
             & f_in, f_out, upstream_grad, grad_params=output)
     end subroutine get_partial_gno_kernel_params_val
 
-    !> Compute output(f_out, num_v): for each vertex, the sum over its in-edges of the kernel (f_out, f_in) times the features.
+    !> Compute output(f_out, num_v): for each vertex, the sum over in-edges of kernel (f_out, f_in) times neighbour features.
     pure subroutine gno_aggregate(features, edge_kernels, adj_ia, adj_ja, f_in, f_out, output)
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :), f_in, f_out
@@ -165,7 +165,7 @@ contains
         call check_status(name, status)
     end subroutine gno_message_bwd
 
-    !> Compute the gradients of the kernels with respect to coords and kernel_params, if present.
+    !> Compute the gradients with respect to coords and kernel_params from upstream_grad; absent gradients are not computed.
     pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
@@ -185,7 +185,7 @@ contains
         call check_status(name, status)
     end subroutine kernel_grads
 
-    !> Compute the gradients of the aggregation with respect to features and kernels, if present.
+    !> Compute the gradients of the aggregation with respect to features and kernels; absent gradients are not computed.
     pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* The arrays of a graph, named as in trigraph.h and stored consecutively in one array. Only derivatives need the last
- * five. */
+ * five arrays. */
 struct csc {
     const int32_t *offsets, *indices, *edge_ids;
     const int32_t *destinations, *src_offsets, *src_positions, *row_offsets, *row_positions;

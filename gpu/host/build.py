@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
-# Loaded by path, because meson runs this file before the package exists.
+# Load the module by path, because meson runs this file before the package exists.
 _SOURCES = runpy.run_path(str(HOST.parent / "sources.py"))
 SourceError: type[ValueError] = _SOURCES["SourceError"]
 expand_includes = _SOURCES["expand_includes"]
@@ -44,7 +44,7 @@ KERNEL_FLAGS = {
 RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-gdwarf-4", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
 
 _SKIPPED = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-_ALIGN = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"  # dropped: host allocations are aligned to 128 bytes
+_ALIGN = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"  # removed, because host allocations are aligned to 128 bytes
 _SHARED = re.compile(
     rf"(?P<skipped>{_SKIPPED})"
     rf"|\b{_ALIGN}(?:static\s+)?(?P<dynamic>extern\s+)?__shared__\s+{_ALIGN}"
@@ -127,7 +127,7 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
 
     def find_type(declared: str, arguments: Mapping[str, str]) -> str:
         declared = re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), declared.replace("__restrict__", ""))
-        # Compute<T> is the type in which kernels compute with storage type T (gat_storage.cuh).
+        # Replace Compute<T>, the type in which kernels compute if arrays have the storage type T (gat_storage.cuh).
         declared = re.sub(r"\bCompute<(\w+)>", lambda m: "double" if m[1] == "double" else "float", declared)
         declared = " ".join(declared.split()).removesuffix(" const").replace(" *", "*")
         if not declared.endswith("*"):
@@ -219,7 +219,7 @@ def make_rule(target: Path, files: Iterable[Path]) -> str:
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
-    """Compile generated C++ source and the runtime into a shared library. Raises RuntimeError if that fails.
+    """Compile generated C++ text and the runtime into a shared library. Raises RuntimeError if that fails.
 
     `runtime` is an object file with the runtime for this variant and these flags; it is compiled if it does not exist.
     """

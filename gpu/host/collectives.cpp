@@ -24,14 +24,14 @@ void finish_ballot(Collective& warp) {
 
 namespace {
 
-// source(lane, operand, first, end) returns the lane to read from; if it is out of range, the lane keeps its own value.
+// source(lane, operand, first, end) returns the lane to read from: `lane` itself if the requested lane is out of range.
 template <class Source>
 void finish_shuffle(Collective& warp, Source source) {
     for (int lane = 0; lane < 32; lane++) {
         if ((warp.mask >> lane & 1) == 0) {
             continue;
         }
-        const int operand = int(unsigned(warp.argument[lane]) & 31);  // the hardware uses five bits
+        const int operand = int(unsigned(warp.argument[lane]) & 31);  // the hardware uses only the lowest five bits
         const int width = int(warp.argument[lane] >> 32);
         if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
             fail("%s at %s: width %d is not a power of two up to 32", warp.name, site_text(site_of(*current)).c_str(),
@@ -70,7 +70,7 @@ float add_truncated(float sum, const double* left, const double* right) {
     double terms[9], largest = fabs(double(sum)), total = sum;
     terms[8] = sum;
     for (int x = 0; x < 8; x++) {
-        terms[x] = left[x] * right[x];  // exact: bfloat16 products have 16 bits
+        terms[x] = left[x] * right[x];  // exact, because products of bfloat16 numbers have at most 16 significant bits
         largest = fmax(largest, fabs(terms[x]));
         total += terms[x];
     }

@@ -9,7 +9,7 @@
 // depend on the schedule, and __activemask, because masks must be explicit.
 #pragma once
 
-// Standard headers must come first, because libstdc++ uses names such as __noinline__ in its own attributes.
+// Standard headers must precede the macros below, because libstdc++ uses names such as __noinline__ in its attributes.
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -66,7 +66,8 @@ struct Site {
     int line;
 };
 
-// A warp operation: every lane of `mask` has stored its value and argument; `finish` computes the results of all lanes.
+// A collective operation of a warp. Once every lane of `mask` has stored its value and argument, `finish` computes the
+// results of all lanes.
 struct Collective {
     const char* name;
     unsigned int mask;
@@ -186,7 +187,7 @@ inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
 
 namespace cuda_host {
 inline void multiply_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
-    TileOperands operands{left, right, sum};  // remains valid on the stack while the lane waits
+    TileOperands operands{left, right, sum};  // `operands` exists while the lane waits
     collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
 }
 }  // namespace cuda_host

@@ -111,7 +111,7 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     const size_t shift = (size_t(colour) * 448) % 4096 & ~size_t(63);
     fiber.fake_stack = nullptr;
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // abandoned threads leave red zones
+    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves red zones on its stack
 #endif
 #ifdef CUDA_HOST_UCONTEXT
     getcontext(&fiber.context);
@@ -120,8 +120,9 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
 #else
-    // Values that the swap loads. x86-64: as after a call, a null return address of `entry` at a multiple of 16, below
-    // it `entry` for the ret of the swap, and six registers. aarch64: 20 registers (the twelfth is the link register).
+    // Initial stack contents, which the first swap loads. On x86-64: six registers, then `entry`, to which the swap
+    // returns, then a null return address of `entry`, at a multiple of 16 as after a call. On aarch64: 20 registers, of
+    // which the twelfth is the link register.
 #ifdef __x86_64__
     constexpr int words = 8, entered = 6;
 #else

@@ -1,7 +1,7 @@
 // Fibers: separate stacks between which a single OS thread switches.
 //
-// On x86-64 and aarch64 a switch saves the callee-saved registers and swaps the stack pointer; elsewhere ucontext does
-// this with two system calls. AddressSanitizer must be informed of all switches, or it would report overflows.
+// On x86-64 and aarch64 a switch saves the callee-saved registers and swaps the stack pointer; on other processors,
+// ucontext does this with two system calls. AddressSanitizer must be told of each switch, or it reports false errors.
 #pragma once
 
 #include <stddef.h>
@@ -37,10 +37,10 @@ bool allocate_stack(Fiber& fiber);
 // the stack, so that the most frequently used parts of the stacks do not compete for one cache set.
 void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
 
-// If `last`, the running fiber never returns to this point.
+// Switches from the running fiber `from` to `to`. If `last`, no fiber will ever switch back to `from`.
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);
 
-// `entry` must call this function first.
+// `entry` must call this function before anything else.
 void finish_first_switch();
 
 }  // namespace cuda_host

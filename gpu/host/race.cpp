@@ -50,7 +50,7 @@ struct Range {
 
 struct Region : Range {
     size_t granule;        // bytes per cell
-    size_t element_bytes;  // for the indices in messages
+    size_t element_bytes;  // element size, from which messages compute indices
     bool is_shared;
     std::string name;
     std::vector<Cell> cells;
@@ -60,12 +60,12 @@ std::vector<Region> regions;  // first the arrays of the launch, then the shared
 size_t num_arrays = 0;
 size_t last_hit = 0;
 bool watching = false;
-std::vector<Range> own_memory;  // this library's own data, and the argument table
+std::vector<Range> own_memory;  // memory that is not checked: this library's own data, and the argument table
 Range stack;
 uint32_t block_now = 0;
 uint32_t barrier_now = 0;
-std::vector<uint32_t> clocks;             // by thread
-std::vector<std::vector<uint32_t>> vector_clocks;  // by thread: vector clock over the lanes of its warp
+std::vector<uint32_t> clocks;             // clock of each thread
+std::vector<std::vector<uint32_t>> vector_clocks;  // for each thread, a vector clock over the lanes of its warp
 
 uintptr_t library_base() {
     Dl_info info;
@@ -154,8 +154,8 @@ const char* verb(Access access) { return access == Access::read ? "reads" : "wri
          (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Records a read in the first entry that is free, or whose read is ordered before it or by the same thread; else in an
-// entry of a warp that has two. Otherwise the read is not kept.
+// Records a read in the first entry that is free, or whose read is ordered before it or is by the same thread.
+// Otherwise, overwrites a read by a warp that has several entries; if there is no such warp, does not keep the read.
 void record_read(Cell& cell, const Stamp& stamp) {
     int place = -1;
     for (int i = 0; i < max_reads; i++) {
@@ -214,7 +214,7 @@ void check(const volatile void* pointer, size_t bytes, Access access, void* retu
     if (!watching || stack.contains(address)) {
         return;
     }
-    // One byte before the return address lies inside the call, hence on its line.
+    // The byte before the return address belongs to the call instruction, and therefore to its source line.
     const uint32_t code = uint32_t(reinterpret_cast<uintptr_t>(return_address) - 1 - library_start);
     Region* const region = find_region(address);
     if (region == nullptr) {
@@ -299,7 +299,7 @@ void race_begin_block() {
 void race_shared(void* data, size_t bytes, size_t element_bytes, const char* name) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
     for (size_t i = num_arrays; i < regions.size(); i++) {
-        if (regions[i].begin == begin) {  // each thread requests the dynamic buffer, perhaps as several types
+        if (regions[i].begin == begin) {  // every thread requests the dynamic buffer, perhaps with different types
             refine(regions[i], granule_of(element_bytes));
             return;
         }

@@ -78,9 +78,9 @@ Launch launch;
 Fiber main_fiber;
 Fiber* running_fiber = nullptr;
 Fiber fibers[max_threads];  // the first num_fibers have stacks, which are reused by later launches
-Fiber* idle[max_threads];   // num_idle fibers that run no thread
-Thread threads[max_threads];   // by rank
-uint3 indices[max_threads];    // threadIdx by rank
+Fiber* idle[max_threads];   // the first num_idle entries are fibers that run no thread
+Thread threads[max_threads];   // indexed by rank
+uint3 indices[max_threads];    // threadIdx of each rank
 unsigned start_order[max_threads];   // ranks in the order in which threads start
 Warp warps[max_threads / 32];
 unsigned num_fibers = 0;
@@ -264,7 +264,7 @@ void run_fiber() {
     finish_first_switch();
     try {
         run_threads();
-    } catch (const std::bad_alloc&) {  // thrown while composing a message
+    } catch (const std::bad_alloc&) {  // thrown while an error message is composed
     }
     refuse("a message", launch.message_capacity);
 }
@@ -413,7 +413,8 @@ Warp::Pending& find_or_open_pending(Warp& warp, const char* name, unsigned mask,
             return pending;
         }
     }
-    const unsigned slot = unsigned(__builtin_ctz(~warp.open));  // 32 entries suffice: a lane waits at each open entry
+    // 32 entries suffice, because at least one lane waits at each open entry.
+    const unsigned slot = unsigned(__builtin_ctz(~warp.open));
     warp.open |= 1u << slot;
     Warp::Pending& pending = warp.pending[slot];
     pending.call.name = name;
@@ -491,7 +492,7 @@ void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t 
 #pragma GCC visibility pop
 
 // ---- the C interface ------------------------------------------------------------------------------------------------
-// Calls must not overlap (launcher.py holds a lock). After a fork, the child discards a launch of another thread.
+// Calls must not overlap (launcher.py holds a lock). A forked child discards a launch that another thread had begun.
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT const char* cuda_host_family() { return cuda_host::family; }
@@ -502,7 +503,7 @@ EXPORT const char* cuda_host_kernel_name(int kernel) { return cuda_host::kernels
 
 EXPORT const char* cuda_host_kernel_parameters(int kernel) { return cuda_host::kernels[kernel].parameters; }
 
-// The text is valid until the next call.
+// The returned text is valid until the next call.
 EXPORT const char* cuda_host_kernel_signature(int kernel) {
     static std::string text;
     text = cuda_host::kernels[kernel].signature();
@@ -544,7 +545,7 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
             race_end_launch();
 #endif
         }
-    } catch (const std::bad_alloc&) {  // thrown by the race detector or for the random order of blocks
+    } catch (const std::bad_alloc&) {  // thrown by the race detector, or while the random order of blocks is allocated
         note_refusal("the order of blocks", Bits(grid[0]) * grid[1] * grid[2] * sizeof(Bits));
     }
     launch.in_progress = false;

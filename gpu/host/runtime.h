@@ -9,7 +9,7 @@ namespace cuda_host {
 struct Thread;
 extern Thread* current;
 unsigned rank(const Thread& thread);  // index of the thread within its block
-std::string describe(unsigned rank);  // "thread (3, 0, 0)"
+std::string describe(unsigned rank);  // for example "thread (3, 0, 0)"
 Site site_of(const Thread& thread);   // where the thread waits, or completes a collective
 inline std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
@@ -20,7 +20,7 @@ void race_begin_block();
 void race_shared(void* data, size_t bytes, size_t element_bytes, const char* name);
 void race_barrier();
 void race_syncwarp(unsigned warp, unsigned mask);
-void race_stack(const void* low, size_t bytes);  // the stack of the running thread
+void race_stack(const void* low, size_t bytes);  // announces the stack of the running thread
 void race_end_launch();
 #endif
 

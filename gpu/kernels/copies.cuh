@@ -16,7 +16,8 @@ struct Copies {
     int count = 0;
 #endif
 
-    // Begins the copy to[i] = from[i] if `any`, else 0, for i < n. All n values have 4, 8 or 16 bytes and are aligned.
+    // Begins to set to[i], for i < n, to from[i] if `any`, else to 0. The n values have 4, 8 or 16 bytes in total, and
+    // are aligned to their total size.
     template <int n, class T> __device__ void begin(T* to, const T* from, bool any) {
         constexpr int bytes = n * int(sizeof(T));
 #if defined(TRIGRAPH_GPU_HOST)
@@ -39,7 +40,7 @@ struct Copies {
     __device__ void wait() {
 #if defined(TRIGRAPH_GPU_HOST)
         for (int i = 0; i < count; i++) {
-            for (int b = 0; b < pending[i].bytes; b += 4) {  // the race detector records accesses in units of 4 bytes
+            for (int b = 0; b < pending[i].bytes; b += 4) {  // in the 4-byte units of the race detector
                 unsigned word = 0;
                 if (pending[i].any) {
                     memcpy(&word, pending[i].from + b, 4);
@@ -54,8 +55,9 @@ struct Copies {
     }
 };
 
-// Begins to copy `lines` lines of `length` values, with zeros except for the first `num` values of the first `num_lines`
-// lines, 16 bytes at a time if `wide`. Lines are `pitch` elements apart in global memory, `stride` in shared.
+// Begins to fill `lines` lines of `length` values in shared memory. The first `num` values of the first `num_lines`
+// lines are copied, 16 bytes at a time if `wide`; all other values are set to zero. Lines are `pitch` elements apart in
+// global memory and `stride` elements apart in shared memory.
 template <int lines, int length, int stride, class T>
 __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int num_lines, int num, bool wide, T* to) {
     constexpr int pack = 16 / int(sizeof(T)), packs = length / pack;

@@ -80,7 +80,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     }
 }
 
-// Computes partial gradients of the frequencies, each summed over the 256 edges of a block, as parts (blocks, num_radial).
+// Computes `parts` (blocks, num_radial): gradients of the frequencies, summed over the 256 edges of each block.
 template <class T, bool second>
 __global__ void __launch_bounds__(256)
 dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
@@ -141,7 +141,7 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
     }
 }
 
-// Transposes `down` (num_columns, n_mid) into `up`: tiles of `rows` rows and PAD columns, padded with zeros.
+// Transposes `down` (num_columns, n_mid) into `up`, which consists of tiles of `rows` rows and PAD columns, padded with zeros.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int num_columns,
@@ -153,7 +153,7 @@ dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size
     }
 }
 
-// Computes gradients of vectors from cotangents of unit vectors (and of their derivatives), adding `parts` arrays in order.
+// Computes gradients of vectors from cotangents of unit vectors (and of their derivatives), adding the `parts` arrays in order.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad_unit_dot, const T* __restrict__ vec,

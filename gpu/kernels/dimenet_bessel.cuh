@@ -16,7 +16,7 @@ __device__ __forceinline__ double bessel_zero(double, int l, int k) { return bes
 __device__ __forceinline__ float bessel_norm(float, int l, int k) { return bessel_norms_float[l][k]; }
 __device__ __forceinline__ double bessel_norm(double, int l, int k) { return bessel_norms_double[l][k]; }
 
-// j_l(y) for 0 < y < 8 from the power series y^l / (2l+1)!! (1 - h / (2l+3) (1 - h / (2 (2l+5)) (1 - ...))), h = y^2 / 2.
+// Returns j_l(y) for 0 < y < 8 from the series y^l / (2l+1)!! (1 - h / (2l+3) (1 - h / (2 (2l+5)) (1 - ...))), h = y^2 / 2.
 template <class T> __device__ T bessel_series(int l, T y) {
     constexpr int terms = sizeof(T) == 4 ? 12 : 20;  // enough for full precision if y < l
     const T h = T(0.5) * y * y;
@@ -54,7 +54,7 @@ template <class T> __device__ void spherical_bessel(int l, T y, T inverse, T& he
     }
 }
 
-// N_lk j_l(z_lk x) with the k-th zero z_lk of j_l. The second and third derivatives follow from the Bessel equation.
+// Returns N_lk j_l(z_lk x), where z_lk is the k-th zero of j_l. The second and third derivatives follow from the Bessel equation.
 template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x, T* third = nullptr) {
     const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x, inverse = T(1) / y;
     T here, above;
@@ -88,7 +88,7 @@ template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent, T* thi
         return {none, none, none};
     }
     const int q = envelope_exponent + 1;
-    T power = T(1);  // x^(q-3) after the loop
+    T power = T(1);  // becomes x^(q-3) in the loop
 #pragma unroll 1
     for (int n = 3; n < q; n++) {
         power *= x;

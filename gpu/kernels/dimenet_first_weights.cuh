@@ -35,7 +35,7 @@ template <class T, class From> __device__ void stage_degrees(T* to, int degrees,
     }
 }
 
-// The TOGETHER edges of a thread, which are WARP_GROUPS apart.
+// The TOGETHER edges that a thread processes, which are WARP_GROUPS apart.
 struct EdgesOfThread {
     long long first, num_edges;
 

@@ -84,7 +84,7 @@ template <class T, int derivatives> struct Ladder {
     }
 };
 
-// Computes the rows of orders first, first + step, ... and degrees below S, multiplied by their weights if `weighed`.
+// Computes the harmonics of orders first, first + step, ... and degrees below S, multiplied by their weights if `weighed`.
 template <int S, int first, int step, bool weighed, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
@@ -102,7 +102,7 @@ template <int S, int first, int step, bool weighed, class T> __device__ __forcei
     }
 }
 
-// Computes the rows of `harmonics` and their directional derivatives along u_dot.
+// Computes the same harmonics as `harmonics` above, and their directional derivatives along u_dot.
 template <int S, int first, int step, bool weighed, class T>
 __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
 #pragma unroll
@@ -182,7 +182,7 @@ __device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>&
     }
 }
 
-// P_l(c) and its first two derivatives, by recurrence from l = 0. In unrolled loops, the divisions of climb are constants.
+// P_l(c) and its first two derivatives, by recurrence from l = 0. In unrolled loops, the quotients in `climb` are constants.
 template <class T> struct Legendre {
     T c, p, d1, d2;
     T below, below1, below2;

@@ -8,11 +8,11 @@
 
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit and unit_dot have one array per tile
-    T *parts, *totals;  // partial gradients of W2 (blocks, n_mid, n_emb): current run, previous runs
+    T *parts, *totals;  // partial gradients of W2 (blocks, n_mid, n_emb): `parts` of the current run, `totals` of previous runs
     int* alone;         // 1 for edges in no triplet, otherwise 0
 };
 
-// Current node and tile of channels of a block, its arguments, and its arrays in shared memory.
+// The node and the tile of channels that a block is processing, the arguments of the kernel, and arrays in shared memory.
 template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
@@ -33,7 +33,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     T* features;  // features of the staged edges, later cotangents of q (edge, degree, channel), followed by derivatives
     T* rows;      // harmonics of the staged edges and their derivatives, later overwritten by cotangents of harmonics
     int *votes, *linear;  // linear: whether the gradients of a staged edge use the state
-    I* staged;            // numbers of the staged edges, or -1 for edges in no triplet
+    I* staged;            // indices of the staged edges, or -1 for edges in no triplet
 
     // Sums of |grad_out| and, in total_dot, of bounds on the derivatives of terms, for the channels of a lane (see Balance).
     struct Sizes {
@@ -137,7 +137,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     // Gradients of an in-edge for the channels of one lane.
     struct Gradients {
-        T h[S][W] = {}, h_dot[S][W] = {};  // gradient of feature; for second derivatives, of feature_dot (h) and feature (h_dot)
+        T h[S][W] = {}, h_dot[S][W] = {};  // h: gradient of feature (if `second`, of feature_dot); h_dot: gradient of feature
         Pull<T, second> pull;
     };
 
@@ -266,7 +266,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         if (!use_state) {
             sums = Gradients();
         }
-        // Without the state, add all out-edges that do not exclude f; with the state, subtract the out-edges that do.
+        // Without the state, add all out-edges that do not exclude f; with the state, subtract all out-edges that exclude f.
         const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end();
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
@@ -457,7 +457,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
-        // If a node has few out-edges, sum over pairs instead, because the state would be as large as the terms of the sum.
+        // If a node has few out-edges, sum over pairs of edges: the state would be as large as the terms of that sum.
         const bool stateful = node.num_out > inputs.num_spherical && node.num_in > 0 &&
                               all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end(), votes);
         if (stateful) {

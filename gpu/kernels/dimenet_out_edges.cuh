@@ -8,7 +8,7 @@ constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 // Minimum number of resident blocks per multiprocessor, which limits the registers per thread.
 template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : S == DEGREES ? (order == SECOND ? 3 : 4) : (order == SECOND ? 4 : 5);
 
-// Node and tile of channels of a block, its arguments, and its arrays in shared memory.
+// The node and the tile of channels that a block processes, the arguments of the kernel, and arrays in shared memory.
 template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
@@ -22,7 +22,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     Graph<I> graph;
     EdgeInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
-    T *out, *grad_unit, *grad_unit_dot;  // the gradients point to the arrays of this tile
+    T *out, *grad_unit, *grad_unit_dot;  // grad_unit and grad_unit_dot point to the arrays of this tile
     T* state;                            // state of the node (row of harmonics, channel), followed by its derivative
     T* features;                         // features of the staged edges (edge, degree, channel), followed by their derivatives
     T* rows;                             // harmonics of the staged edges, followed by their derivatives
@@ -105,7 +105,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         for (int l = lowest; l < beyond && !second; l++) {
             sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
         }
-        // Parallel edges are rare, and unrolling this loop for them takes a third of NVRTC's compile time.
+        // Do not unroll the loop for parallel edges, which are rare: unrolling would take a third of NVRTC's compile time.
 #pragma unroll(any_joined ? 1 : AT_ONCE)
         for (int k = 0; k < count; k++) {
             const T *const s = harmonics + k * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
@@ -200,7 +200,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     // Computes the state of the node by a loop over its in-edges, and returns whether the state may be used. With `direct`,
-    // stores sums over pairs of edges instead.
+    // computes and stores sums over pairs of edges instead of the state, and returns false.
     __device__ bool gather(bool direct) const {
         Sums sums;
         I first = node.in_begin, edge = I(0);  // this lane's edge of the current batch
@@ -209,7 +209,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             const int count = int(min(I(EDGES), node.in_end() - first));
             const int at = int((first - node.in_begin) % BATCH);  // index of position `first` in its batch
             if (at == 0 && count > 0) {
-                // These loads depend on each other and are slow, so they are done once per batch instead of once per stage.
+                // These loads are slow, because each depends on the previous one. Do them once per batch, not once per stage.
                 const int batch = int(min(I(BATCH), node.in_end() - first)), lane = min(channels.lane, batch - 1);
                 edge = graph.dst_edge_index[first + lane];
                 if (!direct) {
@@ -561,7 +561,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         state,     features,
         rows,      {totals, largest, group},
         place,     votes};
-    // If a node has few in-edges, sum over pairs instead, because the state would be as large as the terms of the sum.
+    // If a node has few in-edges, sum over pairs of edges: the state would be as large as the terms of that sum.
     bool direct = node.num_in <= num_spherical;
     if (!direct) {
         direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(), votes) || !sum.gather(false);

@@ -62,7 +62,7 @@ template <class T, bool second> struct Pull {
             add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef, grad_unit);
         }
     }
-    // Stores the sum over the lanes if `fresh`, otherwise adds it.
+    // Stores the sums over the lanes as the results of edge e if `fresh`, otherwise adds them to the present results.
     __device__ void store(T* grad_unit_to, T* grad_unit_dot_to, long long e, bool fresh) const {
         store_component(grad_unit, grad_unit_to, e, fresh);
         if (second) {
@@ -82,8 +82,8 @@ template <class T, bool second> struct Pull {
 };
 
 // Overwrites the harmonics of `count` edges at `coef` with their cotangents, in one warp. The cotangent of a row is the sum over
-// channels of the state times the numbers at from(row) + i * stride for edge i, and zero for row 0, which is constant. The
-// numbers' derivatives follow at offset from_dot, unless from_dot is 0. `state_dot` says whether the state has derivatives.
+// channels of the state times the factors at from(row) + i * stride for edge i; it is zero for row 0, which is constant. Unless
+// from_dot is 0, the derivatives of the factors are from_dot elements behind them. `state_dot`: whether the state has derivatives.
 template <class T, bool second, int S, int count, class From>
 __device__ __forceinline__ void contract(const T* state, bool state_dot, const From& from, int stride, int from_dot, T* coef) {
     constexpr int QUAD = 16 / int(sizeof(T));
@@ -136,8 +136,8 @@ __device__ __forceinline__ void contract(const T* state, bool state_dot, const F
     }
 }
 
-// Converts the cotangents of harmonics at `rows` to cotangents of directions and adds them, for those of `count` edges (numbered
-// as in stage_harmonics) where used(k) is true. All threads of the block must call this; `sums` is in shared memory.
+// Converts the cotangents of harmonics at `rows` to cotangents of directions and adds them, for all edges k < count (numbered as
+// in stage_harmonics) for which used(k) is true. All threads of the block must call this; `sums` is in shared memory.
 template <class T, class I, bool second, int S, class Used>
 __device__ __forceinline__ void pull_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees,
                                                const T* rows, const Used& used, T* sums, T* grad_unit, T* grad_unit_dot) {

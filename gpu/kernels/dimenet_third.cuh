@@ -4,8 +4,9 @@
 // q_lc, and out_e[c] = sum over f and l of P_l(u_e.u_f) feature_lc(f). Arrays of hyper-dual numbers, which have four parts: unit
 // vectors (edge, xyz, part), K (l, n, part, c), features (edge, l, part, c).
 //
-// A warp multiplies the other edges' rows of features or gradients by P_l and by P_l' times those edges' directions. The first
-// sum is the gradient of the row of the warp's edge; the other three, times this row, are the gradient of the edge's direction.
+// Each warp has its own edge. It multiplies the rows (features or gradients) of the edges on the other side of the node by P_l, and
+// by P_l' times the directions of these edges. The sum with P_l is the gradient of the row of the warp's own edge; the three sums
+// with P_l' and a component of the direction, times this row, are the gradient of this edge's direction.
 #pragma once
 #include "dimenet_triplets.cuh"
 #include "hyper_dual.cuh"
@@ -109,7 +110,7 @@ dimenet_third_directions(const T* __restrict__ vec, const T* __restrict__ gg_vec
     }
 }
 
-// Computes gradients of vectors from gradients of directions, adding `parts` arrays in order.
+// Computes gradients of vectors from gradients of directions, which are sums of `parts` arrays, added in order.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ vec, const T* __restrict__ gg_vec,
@@ -379,7 +380,7 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
     }
 }
 
-// Gradient of K, summed over the 256 edges of a chunk. A row of `parts` ends with the number of edges in triplets.
+// Computes the gradient of K for each chunk of 256 edges. A row of `parts` ends with the number of edges in triplets.
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4)
 dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict__ grad_q, const int* __restrict__ alone,
@@ -416,7 +417,7 @@ dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict
     }
 }
 
-// Computes gradients of W1 and W2 from the gradient of K, with one thread per element. Both are zero if there is no triplet.
+// Computes gradients of W1 and W2 from the gradient of K, with one thread per element. Both gradients are zero without triplets.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 dimenet_third_weights_gradient(const Weights<T> weights, const T* __restrict__ grad_products, T* __restrict__ out_gg_weights,

@@ -29,7 +29,7 @@ template <class T, bool second> constexpr int CHANNELS = sizeof(T) * ORDERS<seco
 template <class T, bool second> constexpr int TILE = LANES * CHANNELS<T, second>;
 // Row stride of a tile in shared memory, padded so that 16-byte reads along rows or columns have no bank conflicts.
 template <class T, bool second> constexpr int STRIDE = TILE<T, second> + 16 / int(sizeof(T));
-// Stride between the harmonics of two edges, padded for the same reason.
+// Stride between the harmonics of two edges, padded to avoid bank conflicts.
 template <int S> constexpr int HARMONICS = S * S / 8 * 8 + 4;
 // Numbers of edges whose features (STAGED) and harmonics (HARMONIC) fit into 48 KB of shared memory at a time.
 template <class T, bool second, int S>
@@ -135,7 +135,7 @@ __device__ __forceinline__ void store_channels(float* to, const float (&from)[2]
 
 template <class I> struct Node {
     I in_begin, out_begin;  // first in-edge, as a position in dst_edge_index; first out-edge
-    int num_in, num_out;    // 32-bit numbers save registers
+    int num_in, num_out;    // numbers of in-edges and out-edges, with 32 bits to save registers
 
     __device__ Node(const I* src_offsets, const I* dst_offsets, I node)
         : in_begin(dst_offsets[node]),
@@ -429,9 +429,9 @@ __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I b
     return !any_of_block(!sound, votes);
 }
 
-// Computes the harmonics of `count` edges and, if unit_dot is given, their derivatives; rows of two edges are HARMONICS apart,
-// and multiplied by weights if `weighed`. The edges are index[first], ..., or first, ... if `index` is null. Each lane handles
-// one edge, the warps divide the orders, and lanes beyond `count` repeat the last edge.
+// Computes the harmonics of `count` edges and, if unit_dot is given, their derivatives, and multiplies them by weights if
+// `weighed`. The rows of consecutive edges are HARMONICS elements apart. The edges are index[first], ..., or first, ... if `index`
+// is null. Each lane handles one edge, the warps divide the orders, and lanes beyond `count` repeat the last edge.
 template <class T, class I, bool second, int S, bool weighed>
 __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
     const int k = threadIdx.x % LANES;

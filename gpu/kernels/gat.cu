@@ -34,8 +34,8 @@ template <class V> struct ByEmbedding {
 
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
-// out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each with
-// its own weights; one group of lanes per row and head. For tangents, each product has one tangent factor.
+// out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each kind
+// with its own weights; one group of lanes per row and head. For tangents, one factor of each product is a tangent.
 template <class S, bool wide>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
 gat_project(const Compute<S>* __restrict__ a, const ByEmbedding<const S*> x, const Compute<S>* __restrict__ a_2,
@@ -185,7 +185,7 @@ constexpr int forward_blocks_per_sm = (concat ? few_row_blocks_per_sm<Compute<S>
 //   x               embedding of the sources, (num_src, num_heads, dim_head)
 //   scores          scores by node and edge row
 //   partition       positions by destination
-//   stats           statistics of every row, (num_dst, 2, num_heads), read by OUTPUT_STEP alone; null: not written
+//   stats           statistics of every row, (num_dst, 2, num_heads): input of OUTPUT_STEP alone, else output or null
 //   stats_overflow  statistics of every part, written
 //   softmax_scores  logit and alpha of every position, (2, num_heads, num_positions), written
 //   out             sum alpha x of every row, written

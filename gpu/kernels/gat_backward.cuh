@@ -12,9 +12,9 @@ template <class T> struct Softmax {
     long long num_positions;
 };
 
-// Outputs for the gradient of the rows of an embedding, which contains a C_1 + a_dot C_2: C_1 and, for second
-// derivatives, C_2 are the sums of grad_score and grad_score_dot over a row's positions. The array `sums` receives C_1
-// and C_2, as a (1 or 2, num_heads) block for each row. The overflow arrays contain a row for each part.
+// Outputs for the gradient of the rows of an embedding. The gradient contains a C_1 + a_dot C_2, where C_1 and, for
+// second derivatives, C_2 are the sums of grad_score and grad_score_dot over a row's positions. The array `sums`
+// receives C_1 and C_2, as a (1 or 2, num_heads) block for each row. The overflow arrays contain a row for each part.
 template <class S> struct RowGradient {
     const Compute<S>* a;
     const Compute<S>* a_dot;
@@ -44,7 +44,7 @@ template <class T> struct EdgeTerms {
 };
 
 // The in-edges of a piece for one head, and their records: alpha and grad_score or, for second derivatives, alpha_dot,
-// grad_score, grad_score_dot and alpha. Before step 3, the records contain u and u_dot instead, at `u_at`.
+// grad_score, grad_score_dot and alpha. Until step 3, u and (for second derivatives) u_dot are at `u_at` of a record.
 template <class T, class I, bool second> struct InEdges {
     static constexpr int per_edge = second ? 4 : 2, alpha_at = second ? 3 : 0, u_at = second ? 0 : 1;
 
@@ -158,7 +158,7 @@ __device__ T mean_of_t(const InEdges<T, I, true>& edges, const HeadLanes& lanes,
     return lanes.sum_over_slots(t.value());
 }
 
-// Sums over the in-edges of a piece for one head; for first derivatives, both are the sum of grad_score.
+// Sums over the in-edges of a piece for one head; for first derivatives, both members are the sum of grad_score.
 template <class T> struct CotangentSums {
     T grad_score;
     T grad_score_dot;
@@ -174,7 +174,7 @@ __device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges,
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
         const EdgeTerms<T> terms = edges.terms(e, means);
         T* const to = edges.record(e);
-        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // is grad_score unless `second`
+        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // grad_score unless `second`
         to[edges.u_at + (second ? 2 : 0)] = grad_score_dot;
         of_score_dot.add(grad_score_dot, k);
         if constexpr (second) {
@@ -273,7 +273,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
         if (steps & SECOND_STEP) {
             mean.t = mean_of_t(edges, lanes, mean);
             if (!whole && writes) {
-                of_part[2 * num_heads + h] = mean.t;  // step 1 has stored u and logit_dot
+                of_part[2 * num_heads + h] = mean.t;  // step 1 has stored the means of u and logit_dot
             }
         }
     }

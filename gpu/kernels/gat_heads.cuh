@@ -33,7 +33,7 @@ struct HeadLanes {
     __device__ Lanes of_heads() const { return {column_bits, head_bits}; }
     __device__ Lanes all() const { return {column_bits + head_bits, position_bits}; }
     __device__ int head() const { return threadIdx.x >> column_bits & ((1 << head_bits) - 1); }
-    // Slots number all lanes of a head; computations without columns divide the positions among the slots.
+    // Slots are the numbers of all lanes of a head; computations without columns divide the positions among the slots.
     __device__ int slots() const { return 1 << (column_bits + position_bits); }
     __device__ int slot() const { return of_head().column() + (all().position() << column_bits); }
     template <class T> __device__ T max_over_slots(T largest) const {

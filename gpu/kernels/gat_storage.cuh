@@ -53,7 +53,7 @@ __device__ inline float16 rounded_to_float16(float value) {
     if (magnitude >= 0x47800000u) {  // 65536 and above round to infinity
         return {(unsigned short)(sign | 0x7c00u)};
     }
-    // Subnormal: float numbers from 0.5 to 1 have the spacing of subnormal float16 numbers.
+    // Round to a subnormal float16 number by adding 0.5: float numbers from 0.5 to 1 have the same spacing.
     if (magnitude < 0x38800000u) {
         const float shifted = __uint_as_float(magnitude) + 0.5f;
         return {(unsigned short)(sign | (__float_as_uint(shifted) - 0x3f000000u))};

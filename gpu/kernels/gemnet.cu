@@ -1,12 +1,12 @@
-// GemNet-OC's efficient bilinear. Per edge B[s,n] = sum over its triplets t of sph[t,s] m[t,n] and, per output,
-// P[c,n] = sum over its edges and over s of R[e,c,s] B[s,n], R = rad_W1; the rest is a matrix product. gpu/gemnet.py
-// states the formulas and launches the kernels.
+// GemNet-OC's efficient bilinear layer. For each edge, B[s,n] = sum over its triplets t of sph[t,s] m[t,n]. For each
+// output, P[c,n] = sum over its edges e and over s of R[e,c,s] B[s,n] with R = rad_W1. The remaining computation is a
+// matrix product. gpu/gemnet.py states the formulas and launches the kernels.
 //
-// A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, with triplet_offsets, of the edges
-// of an atom, each with all its triplets. Kernels have a warp for each unit; units, and arrays over units, start at
-// number `first`. Null pointers omit a term or an output.
+// A unit is a piece of a row (see sums.cuh): some triplets of one edge or, with triplet_offsets, some edges of one atom
+// with all their triplets. Kernels have a warp for each unit. Launches, and most arrays over
+// units, start at unit number `first`. Null pointers omit a term or an output.
 //
-// A lane has `cols` columns of m and, for these, `rows` rows of B or of its gradient G, g_rows, in registers.
+// In registers, a lane holds `cols` columns of m and, in these columns, `rows` rows of B or `g_rows`, its gradient G.
 #include "gemnet_rows.cuh"
 #include "matrices.cuh"
 
@@ -15,7 +15,7 @@ struct Sizes {
     int emb_in;
 };
 
-// The edges of a unit and the triplets of an edge.
+// The edges of a unit and their triplets.
 template <class I> struct Unit {
     RowChunk<I> piece;
     const I* triplet_offsets;
@@ -23,7 +23,7 @@ template <class I> struct Unit {
 
     __device__ int edges() const { return triplet_offsets == nullptr ? 1 : piece.size; }
 
-    // Edge number j: its row, and the start and number of its triplets.
+    // Returns the row of edge number j, and the start and number of its triplets.
     __device__ RowChunk<I> edge(int j) const {
         if (triplet_offsets == nullptr) {
             return piece;
@@ -33,7 +33,7 @@ template <class I> struct Unit {
         return {row, begin, int(triplet_offsets[row + 1] - begin)};
     }
 
-    // The number after the last of the edges begin, begin + 1, ..., end - 1 that has triplets; `begin` if none has.
+    // Returns the number after the last of the edges begin, ..., end - 1 that has triplets, or `begin` if none has.
     __device__ int end_with_triplets(int begin, int end) const {
         while (end > begin && edge(end - 1).size == 0) {
             end--;
@@ -42,7 +42,7 @@ template <class I> struct Unit {
     }
 };
 
-// Rows of triplets; null if they are in order.
+// Maps positions to triplets (`order`) and triplets to rows of m (`inputs`). A null pointer means the identity.
 template <class I> struct Rows {
     const I* order;
     const I* inputs;
@@ -51,7 +51,7 @@ template <class I> struct Rows {
     __device__ long long input_of(long long t) const { return inputs == nullptr ? t : inputs[t]; }
 };
 
-// A basis and its values, with derivatives along the cotangents.
+// Both factors of a sum over triplets, and their derivatives along the cotangents.
 template <class T> struct Pairs {
     const T* sph;
     const T* sph_dot;
@@ -61,30 +61,31 @@ template <class T> struct Pairs {
     __device__ bool varied() const { return sph_dot != nullptr || m_dot != nullptr; }
 };
 
-// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
+// Minimum number of resident blocks per multiprocessor (__launch_bounds__), a limit on registers that causes no spills.
 constexpr int unit_blocks_per_sm = 16;
-constexpr int radial_blocks_per_sm = 12;  // of gemnet_radial, which needs more registers
+constexpr int radial_blocks_per_sm = 12;  // for gemnet_radial, which needs more registers
 
 // ---- B and P --------------------------------------------------------------------------------------------------------
 
-// A tree of sums of MOST_IN_ORDER triplets, to avoid long chains of additions: 16 of them in the first level, 16
-// of these in the second, the rest in the third. A level has the rows and columns of every lane, in shared memory.
+// Adds partial sums, each over MOST_IN_ORDER triplets, in a three-level tree, to avoid long chains of additions. Each
+// sum in the first level adds 16 partial sums, each sum in the second level adds 16 sums of the first level, and the
+// third level adds all sums of the second level. Each level stores the rows and columns of every lane in shared memory.
 template <class T, int rows, int cols> struct TripletSum {
-    T* levels;  // null if no edge has so many triplets
-    int count;  // total number of sums
+    T* levels;  // null if no edge has more than MOST_IN_ORDER triplets
+    int count;  // number of partial sums
 
     __device__ T* at(int level, int y, int z) const {
         return levels + ((level * rows + y) * cols + z) * 32 + threadIdx.x;
     }
 
-    // Adds sum number k.
+    // Adds partial sum number k.
     __device__ void add(int k, const T (&sum)[rows][cols]) const {
 #pragma unroll
         for (int y = 0; y < rows; y++) {
 #pragma unroll
             for (int z = 0; z < cols; z++) {
                 T term = sum[y][z];
-                bool full = true;  // the level below
+                bool full = true;  // whether the sum in the level below is complete
                 for (int level = 0; level < 3 && full; level++) {
                     const int number = k >> 4 * level, in_level = level == 2 ? number : number % 16;
                     T* const target = at(level, y, z);
@@ -110,8 +111,8 @@ template <class T, int rows, int cols> struct TripletSum {
 };
 
 // sum[y][z] = sum over the edge's triplets of sph[t, s0 + y] m[t, c] or, with `dot`, of sph_dot m + sph m_dot, for the
-// lane's columns c; zero beyond the last row and column. `levels` is used if the edge has more than MOST_IN_ORDER
-// triplets.
+// lane's columns c. Elements beyond the last row or column are set to zero. `levels` is used if the edge has more than
+// MOST_IN_ORDER triplets.
 template <class T, class I, int rows, int cols>
 __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, const Pairs<T>& pairs, bool dot,
                              const Rows<I>& order, const RowChunk<I>& edge, int s0, const LaneColumns<cols>& columns,
@@ -147,14 +148,14 @@ __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, co
     columns.clear_beyond(num_s, sum);
 }
 
-// Rows of p of a unit, summed over its edges in shared memory. The last edge's terms complete the sum, which goes to p.
+// Sums rows of a unit's p over its edges in shared memory. The terms of the last edge complete the sums, which go to p.
 template <class T, int cols> struct UnitSum {
-    T* sums;  // of the lane: the sum of row x, column z is at sums[32 * (x * cols + z)]
+    T* sums;  // sums of this lane: the sum of row x, column z is at sums[32 * (x * cols + z)]
     T* p;
     bool add_to_p;
 
-    // Takes the terms of consecutive rows from x on; row x + u is `offset[u]` bytes behind p. If `add`, adds them to
-    // earlier terms; if `last`, they are the last ones.
+    // Takes the terms of rows x, x + 1, ...; row x + u starts `offset[u]` bytes after p. If `add`, adds the terms to
+    // the terms of earlier edges; if `last`, writes the sums to p.
     template <int count>
     __device__ void take(int x, const LaneColumns<cols>& columns, const long long (&offset)[count], bool add, bool last,
                          T (&values)[count][cols]) const {
@@ -190,8 +191,8 @@ template <class T, int cols> struct UnitSum {
     }
 };
 
-// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, with the derivative B_dot of B. A warp computes
-// INTERM rows of p for the columns of its lanes: sums of 16 edges in shared memory, the sum of these in p.
+// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, where B_dot is the derivative of B. A warp computes
+// INTERM rows of p for the columns of its lanes: it sums 16 edges in shared memory at a time, and adds these sums in p.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
@@ -248,8 +249,8 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-// The gradient of rad_W1 for the unit's edges, q_dot B^T + q B_dot^T with q of the unit's output and its derivative
-// q_dot; a row for each unit if `by_unit`, else for each edge.
+// The gradient of rad_W1 for the unit's edges, q_dot B^T + q B_dot^T, where q belongs to the unit's output and q_dot is
+// its derivative. The gradient has a row for each unit if `by_unit`, else for each edge.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, radial_blocks_per_sm)
 gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph,
@@ -287,7 +288,7 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
                     for (int i0 = 0; outputs != nullptr && i0 < interm; i0 += step) {
                         const int here = min(step, interm - i0);
                         Copies copies;
-                        __syncwarp();  // the rows of the last step are no longer read
+                        __syncwarp();  // no lane still reads the rows of the previous step
                         Product::begin_first(
                             copies, outputs, c0, emb_in,
                             [&](int x) { return (long long)(i0 + min(x, here - 1)) * (emb_in * int(sizeof(T))); },
@@ -320,13 +321,13 @@ template <class T, class I, int rows, int cols> struct TripletGradients {
     Stage<T, rows> stage;
     T* rows_of_m;
     T* rows_of_g;
-    long long* offsets_of_m;  // in bytes, of `step` rows
+    long long* offsets_of_m;  // byte offsets of `step` rows of m
     Rows<I> order;
-    T* grad_sph;  // may be null, as grad_m
+    T* grad_sph;  // grad_sph and grad_m may be null
     T* grad_m;
 
-    // Writes g_rows m to columns s0, s0 + 1, ... of grad_sph and g_rows^T sph to the lane's columns of grad_m, or adds
-    // them if `add` or if earlier columns of the sums were written. A null factor omits its product.
+    // Writes g_rows m to columns s0, s0 + 1, ... of grad_sph, and g_rows^T sph to the lane's columns of grad_m. Adds to
+    // the present values if `add`, or if earlier columns of the sums were written. A null factor omits its product.
     __device__ void write(const RowChunk<I>& edge, int spherical, int s0, const LaneColumns<cols>& columns,
                           const T (&g_rows)[rows][cols], const T* sph, const T* m, bool add) const {
         const int lane = int(threadIdx.x), num_s = spherical - s0, c0 = columns.begin();
@@ -364,8 +365,8 @@ template <class T, class I, int rows, int cols> struct TripletGradients {
     }
 };
 
-// The gradients of sph and m for the unit's triplets: with g_rows_dot = r^T q_dot + r_dot^T q and g_rows = r^T q
-// of each edge, grad_sph = g_rows_dot m + g_rows m_dot and grad_m = g_rows_dot sph + g_rows sph_dot, which has a row for
+// The gradients of sph and m for the unit's triplets. For each edge, g_rows_dot = r^T q_dot + r_dot^T q and g_rows =
+// r^T q yield grad_sph = g_rows_dot m + g_rows m_dot and grad_m = g_rows_dot sph + g_rows sph_dot. grad_m has a row for
 // each triplet.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
@@ -395,7 +396,7 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
             for (int s0 = 0; s0 < spherical; s0 += rows) {
                 const int num_s = spherical - s0;
                 for (int varied = 0; varied < (pairs.varied() ? 2 : 1); varied++) {
-                    T g_rows[rows][cols] = {};  // of g_rows_dot, then of g_rows
+                    T g_rows[rows][cols] = {};  // g_rows_dot in the first pass, g_rows in the second
 #pragma unroll 1
                     for (int term = 0; term < 2 - varied; term++) {
                         const T* const of_r = term == 0 ? r : r_dot;

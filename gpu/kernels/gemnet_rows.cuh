@@ -1,8 +1,8 @@
 // Products of small matrices by a warp, for GemNet-OC: a lane computes either whole columns of the result, or a few
 // elements of some rows.
 //
-// For whole columns, a lane has the columns c, c + 32, ... of one factor, or of the result, in registers. The other
-// factor is the same for all lanes; `step` of its rows are in shared memory at a time.
+// To compute whole columns, a lane keeps columns c, c + 32, ... of one factor, or of the result, in registers. The
+// other factor is the same for all lanes, and shared memory contains `step` of its rows at a time.
 #pragma once
 
 #include "copies.cuh"
@@ -10,7 +10,7 @@
 
 constexpr int step = 16;
 
-// The address `bytes` behind another one. Offsets in bytes take one instruction less than in elements.
+// Returns the address `bytes` bytes after `from`. Offsets in bytes take one instruction less than offsets in elements.
 template <class T> __device__ const T* advance(const T* from, long long bytes) {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(from) + bytes);
 }
@@ -18,20 +18,20 @@ template <class T> __device__ T* advance(T* from, long long bytes) {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(from) + bytes);
 }
 
-// The columns first, first + 32, ... of a lane, `cols` of them, in rows of `width` elements.
+// The `cols` columns first, first + 32, ... that a lane processes, in rows of `width` elements.
 template <int cols> struct LaneColumns {
     int first;
     int width;
 
     __device__ bool has(int z) const { return first + 32 * z < width; }
 
-    // Column number z of the lane, or the last column of the row in place of one beyond it.
+    // Returns column number z of the lane, or the last column of the row if column number z is beyond it.
     __device__ int at(int z) const { return min(first + 32 * z, width - 1); }
 
-    // The first column of the warp.
+    // Returns the first column of the warp.
     __device__ int begin() const { return first - int(threadIdx.x); }
 
-    // Writes the columns of `count` rows, row number u `offset[u]` bytes behind `to`, or adds them to what is there.
+    // Writes the lane's columns of `count` rows, or adds them if `add`. Row number u is `offset[u]` bytes after `to`.
     template <int count, class T>
     __device__ void store(T* to, const long long (&offset)[count], bool add, T (&values)[count][cols]) const {
 #pragma unroll
@@ -52,7 +52,7 @@ template <int cols> struct LaneColumns {
         }
     }
 
-    // Sets rows from num_y on, and columns beyond the last, to zero.
+    // Sets rows num_y, num_y + 1, ... and columns beyond the last one to zero.
     template <class T, int rows> __device__ void clear_beyond(int num_y, T (&matrix)[rows][cols]) const {
 #pragma unroll
         for (int y = 0; y < rows; y++) {
@@ -93,16 +93,16 @@ __device__ void multiply_column(const T* column, const T (&matrix)[rows][cols], 
     }
 }
 
-// Rows of the factor that is the same for all lanes, and where the corresponding rows of another matrix begin.
+// Rows of the factor that is the same for all lanes, and offsets of the corresponding rows of the other matrix.
 template <class T, int rows> struct Stage {
     T* left;             // `step` rows of `rows` elements, aligned to 16 bytes
-    long long* offsets;  // in bytes: of `step` rows of the factor, then of `step` rows of the other matrix; so aligned
+    long long* offsets;  // byte offsets of `step` rows of the factor, then of the other matrix, aligned to 16 bytes
 
     __device__ long long* right_offsets() const { return offsets + step; }
 
-    // Loads num_y elements of each of num_x <= step rows, and zeros behind them. Row x begins at from + left_offset(x),
-    // row x of the other matrix at right_offset(x). Rows from num_x on repeat the last one. If `from` is
-    // null, loads only the offsets.
+    // Loads num_y elements of each of num_x <= step rows, followed by zeros. Row x starts at from + left_offset(x), and
+    // row x of the other matrix at offset right_offset(x). The remaining rows repeat row num_x - 1. If `from` is null,
+    // loads only the offsets.
     template <class LeftOffset, class RightOffset>
     __device__ void load(int num_x, int num_y, const T* from, const LeftOffset& left_offset,
                          const RightOffset& right_offset) const {
@@ -124,7 +124,7 @@ template <class T, int rows> struct Stage {
         }
     }
 
-    // sum[y][z] += left[x, y] right[x, columns.at(z)] for x, x + 1, ..., x + count - 1.
+    // sum[y][z] += sum over rows i = x, ..., x + count - 1 of left[i, y] right[i, columns.at(z)].
     template <int count, int cols>
     __device__ void add(int x, const T* right, const LaneColumns<cols>& columns, T (&sum)[rows][cols]) const {
         long long offset[count];
@@ -145,8 +145,8 @@ template <class T, int rows> struct Stage {
         }
     }
 
-    // Calls use(x, values, offset) for x < num_x, `count` of them at a time: values[u] is the product of row x + u of
-    // `left` and the matrix, and the row of the other matrix is at offset[u].
+    // Calls use(x, values, offset) for groups of rows x, x + 1, ... < num_x: values[u] is the product of row x + u of
+    // `left` and the matrix, and row x + u of the other matrix is at offset[u].
     template <int cols, class Use>
     __device__ void multiply(int num_x, const T (&matrix)[rows][cols], const Use& use) const {
         int x = 0;
@@ -174,9 +174,9 @@ private:
     }
 };
 
-// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with rows as for Stage::load. Rows of `sum`
-// from num_y on, and columns beyond the last, are undefined. Runs of `step` terms are summed separately, to avoid long
-// chains of additions.
+// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with offsets as in Stage::load. Rows num_y,
+// num_y + 1, ... of `sum` and columns beyond the last one are undefined. Runs of `step` terms are summed separately, to
+// avoid long chains of additions.
 template <class T, int rows, int cols, class LeftOffset, class RightOffset>
 __device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, const T* left,
                             const LeftOffset& left_offset, const T* right, const RightOffset& right_offset,
@@ -200,20 +200,20 @@ __device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, c
     }
 }
 
-// Products first second^T of two matrices in shared memory: `step` and `rows` rows of 32 * cols columns. A lane
-// computes 2 by rows / 4 elements of the result.
+// The product first second^T of two matrices in shared memory, which have `step` and `rows` rows of 32 * cols columns.
+// A lane computes 2 by rows / 4 elements of the product.
 template <class T, int rows, int cols> struct RowProduct {
     static constexpr int width = 32 * cols, pack = 16 / int(sizeof(T)), lane_rows = 2, lane_cols = rows / 4;
-    static constexpr int chains = width / 16;  // of additions, 16 in each
-    static constexpr int pitch = width + pack;  // rows begin in different banks
+    static constexpr int chains = width / 16;  // number of separate chains of 16 additions
+    static constexpr int pitch = width + pack;  // padded, so that rows start in different banks
 
     T sum[lane_rows][lane_cols];
 
     static __device__ int row(int i) { return int(threadIdx.x) / 4 + 8 * i; }
     static __device__ int col(int j) { return int(threadIdx.x) % 4 + 4 * j; }
 
-    // Copies columns begin, begin + 1, ... of `step` rows, zeros beyond the last column. Row x is `offset(x)` bytes
-    // behind `from`.
+    // Begins to copy columns begin, begin + 1, ... of `step` rows, with zeros beyond the last column. Row x starts
+    // `offset(x)` bytes after `from`.
     template <class Offset>
     static __device__ void begin_first(Copies& copies, const T* from, int begin, int num_columns, const Offset& offset,
                                        T* first) {
@@ -238,7 +238,7 @@ template <class T, int rows, int cols> struct RowProduct {
         }
     }
 
-    // Stores the lanes' columns of the second matrix.
+    // Stores the lane's columns of the second matrix in shared memory.
     static __device__ void store_second(const T (&matrix)[rows][cols], T* second) {
 #pragma unroll
         for (int y = 0; y < rows; y++) {

@@ -1,8 +1,9 @@
-// Hyper-dual numbers value + along_a e + along_c h + both eh, with e^2 = h^2 = 0, for automatic differentiation.
+// Hyper-dual numbers value + along_a e + along_c h + both e h, with e^2 = h^2 = 0, for automatic differentiation.
 //
-// Let a = gg_, c = ggg_, g = grad_ and c_g = ggg_grad_. Then bwd3 is the gradient of the coefficient of eh in <g + c_g
-// h, F(x + a e + c h)>. If F and bwd are evaluated with hyper-dual numbers, the gradient with respect to g is the
-// coefficient of eh in F, and the gradients with respect to x and a are the coefficients of eh and h in bwd.
+// Let a, c, g and c_g be the arguments with the prefixes gg_, ggg_, grad_ and ggg_grad_. Then bwd3 is the gradient of
+// the coefficient of eh in <g + c_g h, F(x + a e + c h)>. If F and bwd are evaluated with hyper-dual numbers, the
+// gradient with respect to g is the coefficient of eh in F, and the gradients with respect to x and a are the
+// coefficients of eh and h in bwd.
 #pragma once
 
 template <class T> struct HyperDual {

@@ -1,9 +1,9 @@
 // Tiled products of a tall matrix with a small one, and of a transposed tall matrix with a tall one.
 //
-// A block of THREADS threads computes `rows` by `cols` elements. It loops over the depth in steps of 16: both factors of
-// a step are in shared memory, where the next ones are copied at the same time. A thread keeps 8 by `lane_cols` sums in
-// registers. The sum of a step is rounded separately, to avoid long chains of additions. Each element depends bitwise
-// only on its row of `left` and its column of `right`; unlike in BLAS, the number of rows has no effect.
+// A block of THREADS threads computes `rows` by `cols` elements. It loops over the depth in steps of 16: shared memory
+// contains both factors of a step, while the next factors are being copied. A thread keeps 8 by `lane_cols` sums
+// in registers. The sum of a step is rounded separately, to avoid long chains of additions. Each element depends
+// bitwise only on its row of `left` and its column of `right`; unlike in BLAS, the number of rows has no effect.
 #pragma once
 
 #include "copies.cuh"
@@ -111,7 +111,7 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
     }
 
     // Computes to(y, z) = sum over x of left(y, x) right(x, z). Shared memory: `stage` contains 2 * stage_elements
-    // numbers and, for tensor cores, `parts` `right_words` words for each group of `tensor_cols` columns.
+    // numbers and, for tensor cores, `parts` contains `right_words` words for each group of `tensor_cols` columns.
     template <bool tensor>
     static __device__ void compute(const TileSource<T>& left, const TileSource<T>& right, T* stage, unsigned* parts,
                                    const TileTarget<T>& to) {

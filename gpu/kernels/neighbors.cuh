@@ -11,7 +11,7 @@ namespace neighbor {
 constexpr int max_bin_range = 64;  // largest distance of neighbours along one direction, in bins
 constexpr double huge = 1e300;
 
-// Products and sums of lengths are rounded separately, as on the CPU, so that both find the same pairs within the cutoff.
+// Products and sums of lengths are rounded separately, as on the CPU, so that the CPU and the GPU find the same pairs.
 #ifdef TRIGRAPH_GPU_HOST
 __device__ inline double times(double a, double b) { return a * b; }
 __device__ inline double plus(double a, double b) { return a + b; }
@@ -44,7 +44,8 @@ __device__ inline void cross(const double* a, const double* b, double* out) {
 
 __device__ inline double norm(const double* a) { return sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]); }
 
-// Writes the duals of a frame. `rows` gets its periodic vectors, completed by unit vectors perpendicular to all others.
+// Completes a frame with its dual vectors. Stores the periodic vectors in `rows`, completed by unit vectors that are
+// perpendicular to all other rows.
 __device__ inline void complete_frame(Frame& frame, double* rows) {
     const int number = frame.periodic[0] + frame.periodic[1] + frame.periodic[2];
     const int only = frame.periodic[0] ? 0 : frame.periodic[1] ? 1 : 2;
@@ -57,10 +58,10 @@ __device__ inline void complete_frame(Frame& frame, double* rows) {
         if (frame.periodic[k]) {
             continue;
         }
-        const bool ready = number == 2 || k == 2 || (k == 1 && only == 2);  // the two other vectors are known
+        const bool ready = number == 2 || k == 2 || (k == 1 && only == 2);  // whether the two other vectors are known
         if (ready) {
             cross(rows + 3 * ((k + 1) % 3), rows + 3 * ((k + 2) % 3), row);
-        } else {  // perpendicular to the periodic vector and to the axis along which it is smallest
+        } else {  // perpendicular to the periodic vector and to the axis along which its component is smallest
             int least = fabs(vector[1]) < fabs(vector[0]) ? 1 : 0;
             least = fabs(vector[2]) < fabs(vector[least]) ? 2 : least;
             const int l = (least + 1) % 3, m = (least + 2) % 3;
@@ -191,7 +192,7 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     for (int k = 0; k < 3; k++) {
         const double at = frame.coordinate(x, k);
         const double limit = frame.periodic[k] ? most_cells : any_periodic ? most_length : 1e150;
-        valid = valid && fabs(at) < limit;  // false for NaN
+        valid = valid && fabs(at) < limit;  // the comparison is false for NaN
         const double whole = frame.periodic[k] && valid ? floor(at) : 0.0;
         const double part = valid ? (at - whole - frame.lowest[k]) * frame.scale[k] : 0.0;
         crossed[3 * i + k] = int(whole);
@@ -290,7 +291,7 @@ neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edge
     int place = row_offsets[a];
     for (int other = row_offsets[a]; other < row_offsets[a + 1]; other++) {
         bool less = false;
-        for (int k = 4; k > 0; k--) {  // the first differing column is compared last and decides
+        for (int k = 4; k > 0; k--) {  // in reverse order, so that the first differing column decides
             const int mine = edges[k * stride + e], its = edges[k * stride + other];
             less = its < mine || (its == mine && less);
         }

@@ -24,7 +24,7 @@ template <int n, class S> __device__ Pack<S, n> load_pack(const S* from) {
     return *reinterpret_cast<const Pack<S, n>*>(from);
 }
 
-// Loads n columns of row number `row`. The offset is in bytes, which the compiler converts to a single instruction.
+// Loads n columns of row number `row`. The compiler computes the offset with one instruction, because it is in bytes.
 template <int n, class S, class I> __device__ Pack<S, n> load_row(const S* columns, I row, int width) {
     const char* const from = reinterpret_cast<const char*>(columns) + (long long)(row) * (width * int(sizeof(S)));
     return *reinterpret_cast<const Pack<S, n>*>(from);
@@ -47,7 +47,7 @@ struct Lanes {
     __device__ int position() const { return (threadIdx.x >> column_bits) & (positions() - 1); }
 };
 
-// Returns the sum over the lanes of a group that share a column to all these lanes.
+// Returns the sum over all lanes of a group that have the same column to each of these lanes.
 template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
 #pragma unroll 1
     for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
@@ -77,7 +77,7 @@ template <class T, int n> __device__ Pack<T, n> quotients(const Sum<T> (&sums)[n
     return total;
 }
 
-// Replaces `sums` by sums over the lanes of a group that share a position.
+// Replaces `sums` by sums over all lanes of a group that have the same position.
 template <class T, int count> __device__ void sum_over_columns(const Lanes& lanes, T (&sums)[count]) {
 #pragma unroll 1
     for (int bit = 0; bit < lanes.column_bits; bit++) {
@@ -115,8 +115,8 @@ constexpr int unroll = 4;
 // Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which contains a row
 // number, and the lanes exchange Items, so that no load of a row waits for an index, and a lane can load `unroll` rows
 // at a time. Calls use(items, valid, e, k) for terms k .. k + unroll - 1 of the lane, where items[u] is the Item of
-// position e[u] of the piece. If valid[u] is false, as it always is unless `lane_active`, there is no such term, and
-// items[u] must not be used.
+// position e[u] of the piece. If valid[u] is false, term k + u does not exist, and items[u] must not be used. Lanes
+// that are not `lane_active` have no terms.
 template <class Item, class Fetch, class Use>
 __device__ void each_position(const Lanes& lanes, int size, bool lane_active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
@@ -150,7 +150,7 @@ __device__ void each_position(const Lanes& lanes, int size, bool lane_active, co
     }
 }
 
-// An Item (see each_position) with the row of a position.
+// An Item (see each_position) that contains only the row of a position.
 template <class I> struct Source {
     I row;
 

@@ -202,8 +202,8 @@ rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long
     }
 }
 
-// sums[y] = sum of up to `block_rows` rows of `values`, starting at row y * block_rows, plus the rows of `earlier`,
-// last to first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
+// sums[y] = sum of up to `block_rows` rows of `values`, starting at row y * block_rows, plus the rows of `earlier` in
+// reverse order, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
 template <class T>
 __global__ void __launch_bounds__(256)
 sum_rows(const T* __restrict__ values, long long num_rows, long long width, int block_rows, long long outer,

@@ -105,7 +105,7 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
 
 // ---- min and max ----------------------------------------------------------------------------------------------------
 
-// A message and its position, or -1 if there is none.
+// A message and its position, which is -1 if there is no message.
 template <class T, class I> struct Candidate {
     T value;
     I location;
@@ -247,7 +247,7 @@ template <class T, class I> struct Cotangent {
 };
 
 // out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) /
-// degree[dst]; unless location is null, only positions that are the extremum contribute.
+// degree[dst]; unless location is null, only the positions of the extrema contribute.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,

@@ -412,7 +412,7 @@ def spoilt(values, atoms):
         ("stress", lambda s, a: s * [1, 1, 1, -1, -1, -1], "the shear is the negative of what differences give?"),
         ("stress", lambda s, a: s * [1, 1, -1, 1, 1, 1], "this component alone has the other sign?"),
         ("stress", lambda s, a: s[[0, 1, 2, 5, 4, 3]], "the shear is in the order xy, xz, yz; expected yz, xz, xy?"),
-        # Only a common factor, or no simple cause.
+        # Mistakes with no simple cause; for the first, only a common factor is reported.
         ("forces", lambda f, a: 1.1 * f, "every component is 1.1 times what differences give"),
         ("forces", spoilt, ""),
         ("forces", lambda f, a: f * (1 + (np.arange(len(a)) < 2))[:, None], ""),

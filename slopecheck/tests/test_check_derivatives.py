@@ -14,7 +14,7 @@ from slopecheck.kinds import FUNCTION_CHECKS
 
 
 def changing(x):
-    x -= 1e-3  # modifies the caller's array
+    x -= 1e-3  # changes the caller's array in place
     return cube(x)
 
 
@@ -163,7 +163,7 @@ def test_right_functions_of_numpy():
     result = check_derivatives(cube, (X,), order=3, vjp=(gradient, second, third))
     assert {c.case for c in result.checks if c.kind in ("differences", "elements")} == {"1", "2", "3"}
     assert check_derivatives(cube, (X,), vjp=(gradient, second, third)).passed
-    # Inputs that are Python numbers, integer inputs, and integer outputs.
+    # Inputs may be scalars and integers, and outputs may be integers.
     result = check_derivatives(
         lambda a, n, b: (np.sin(a) * b**n, n),
         (np.float64(0.3), 2, np.array(0.7)),
@@ -289,7 +289,8 @@ def test_mistakes_at_hard_points_do_not_pass(name):
 
     result = check_derivatives(wrong, tensors(x), framework="torch", order=1, raises=False)
     kinds = {c.kind for c in result.failures}
-    assert bool({"differences", "elements"} & kinds) == (name != "constant"), str(result)  # whose gradient is 0
+    # Doubling the gradient of "constant", which is 0, is no mistake.
+    assert bool({"differences", "elements"} & kinds) == (name != "constant"), str(result)
 
 
 @torch_only
@@ -346,7 +347,8 @@ def test_what_is_of_torch_itself_is_told():
     def reads_by_pointer(x, w):
         return torch.nn.functional.batch_norm(x, None, None, None, training=True) * torch.as_strided(w, (4,), (1,))
 
-    own = not torch.allclose(gradient(torch.stack([w, w * torch.nan], 1)[:, 0]), gradient(w))  # in torch 2.13
+    # In torch 2.13, batch_norm's gradient depends on the strides of its weight.
+    own = not torch.allclose(gradient(torch.stack([w, w * torch.nan], 1)[:, 0]), gradient(w))
     skip = {kind: "another test" for kind in FUNCTION_CHECKS if kind != "layout"}
     for function, wrong, told in ((normed, own, own), (reads_by_pointer, True, False)):
         result = check_derivatives(function, (x, w), order=1, skip=skip, raises=False)

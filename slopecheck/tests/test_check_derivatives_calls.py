@@ -185,7 +185,7 @@ def test_a_kink_is_told_from_a_mistake():
         return ((x[0] > 0) * g[0],)
 
     result = check_derivatives(relu, (np.array([1.0, -1.0, 1e-3]),), order=1, vjp=slope)
-    (remark, _) = [check.note for check in result.checks if check.kind == "differences"]  # `_`: second point
+    (remark, _) = [check.note for check in result.checks if check.kind == "differences"]  # `_`: the second point's note
     assert re.fullmatch(r"steps above \de-0\d cross a kink, or the curvature is large", remark)
     result = check_derivatives(relu, (np.array([1.0, -1.0, 0.0]),), order=1, vjp=slope, raises=False)
     (note,) = failed(result, "elements")

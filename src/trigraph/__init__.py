@@ -56,7 +56,7 @@ def __getattr__(name: str) -> _Any:
     if name == "verify":
         return _importlib.import_module("trigraph.testing.operators").verify
     if name == "__version__":
-        from importlib.metadata import version  # slow to import
+        from importlib.metadata import version  # imported here, because the import is slow
 
         return version("trigraph")
     raise AttributeError(f"module 'trigraph' has no attribute {name!r}")

@@ -16,7 +16,7 @@ LIBRARIES: dict[str, Callable[[], Any]] = {}
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-# Maximum number of nodes, segments, or rows of edge arrays; its int64 offsets take 2 PiB.
+# Maximum number of nodes, segments, or rows of edge arrays; int64 offsets of this many rows take 2 PiB.
 MOST = 2**48
 
 LARGEST_INT, LARGEST_C_INT = 2**63 - 1, 2**31 - 1
@@ -42,7 +42,7 @@ def name_library(value: Any) -> str | None:
 
     Masked arrays and matrices give None, because a kernel would ignore the mask, and a matrix redefines ``*``.
     """
-    if type(value) is np.ndarray:  # the common case
+    if type(value) is np.ndarray:  # test the common case first
         return "numpy"
     if isinstance(value, np.ndarray):
         return None if isinstance(value, (np.ma.MaskedArray, np.matrix)) else "numpy"
@@ -144,7 +144,7 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
         return np.asarray(value)
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
-    if type(value).__name__ == "FakeTensor":  # represents a tensor during tracing and has no memory
+    if type(value).__name__ == "FakeTensor":  # a FakeTensor represents a tensor during tracing and has no memory
         return value
     return LIBRARIES["torch"]().as_array(value, what)
 

@@ -104,7 +104,7 @@ def _plan_units(
     chosen = options["backends"] or (() if implementation else list_available_backends())
     other_backends = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
-    if judge and other_backends and "float64" in floats:  # the judge runs the same cases as float64
+    if judge and other_backends and "float64" in floats:  # check the judge on the cases of float64
         other_backends, judge = [*other_backends, JUDGE], False
     structures_only = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def _list_skips(checks: Sequence[Check], backends_were_chosen: bool, structures_
         if backends_were_chosen
         else [(f"backend {p}", explain_unavailable(p)) for p in BACKENDS if explain_unavailable(p)]
     )
-    if not structures_only and not golden.check_missing_vectors():  # otherwise missing files are failures
+    if not structures_only and not golden.check_missing_vectors():  # missing files that already failed are not skipped
         searched_folder = golden.golden_directory() or "the package, nor in a folder shared/golden beside a checkout"
         reason = f"not in {searched_folder}; TRIGRAPH_GOLDEN=DIR names another (docs/accuracy.md#golden-vectors)"
         families = dict.fromkeys(NAMED[c.operator].family for c in checks if c.operator in NAMED)
@@ -415,7 +415,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
     structures_only = bool(structures) and not options["operators"]
     skips = [*options["left_out"].items(), *_list_skips(checks, backends_were_chosen, structures_only)]
     comparison, problem = None, ""
-    if folder or earlier:  # before printing, which can fail
+    if folder or earlier:  # write the report before printing, which can fail
         comparison, problem = _write_report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
     print_summary(console, checks, TERMS)
     print_failures(console, checks, TERMS)
@@ -482,7 +482,7 @@ def config(include: bool, libs: bool, pkgconfigdir: bool) -> None:
         raise click.UsageError("expected --include, --libs or --pkgconfigdir")
     folder = LIBRARY.parent
     headers = folder.parent / "include"
-    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # an editable install keeps both in one folder
+    words = [f"-I{headers if headers.is_dir() else folder}"] * include  # editable installs have no include/
     words += [f"-L{folder} -Wl,-rpath,{folder} -ltrigraph_fortran -ltrigraph"] * libs
     click.echo(" ".join(words + [str(folder.parent / "pkgconfig" if headers.is_dir() else folder)] * pkgconfigdir))
 

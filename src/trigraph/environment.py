@@ -32,7 +32,7 @@ CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # If one of these variables is set and not 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 # Variables that control when glibc returns free memory to the system. A program that frees and reallocates large arrays
-# in every step is slower if glibc returns their memory each time.
+# in every step is slower if glibc returns the memory of these arrays each time.
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -145,7 +145,7 @@ def list_backend_states() -> list[dict[str, Any]]:
         "gpu-host": "the CUDA kernels, emulated on the CPU",
         "judge": "fortran-reference in real128",
     }
-    # The judge is compiled from the source of the reference.
+    # The judge is compiled from the reference's source, so both are unavailable for the same reason.
     reasons = {
         backend: explain_unavailable("fortran-reference" if backend == "judge" else backend) for backend in details
     }

@@ -18,7 +18,7 @@ from trigraph.pyref.dimenet import bessel_zeros
 from trigraph.table import DEFINITIONS
 
 Values = Mapping[str, Any]
-NUM_SERIES_TERMS = 24  # terms of the power series of j_l up to x = l + 1; the last is below 1e-20 times the first
+NUM_SERIES_TERMS = 24  # terms of the power series of j_l up to x = l + 1; the last term is below 1e-20 times the first
 
 
 class Library(NamedTuple):
@@ -144,7 +144,7 @@ def harmonics_gradient(degree: int) -> np.ndarray:
 
     for l in range(1, degree):  # noqa: E741
         for m in range(l + 1):
-            for part in range(2 if m else 1):  # real and imaginary
+            for part in range(2 if m else 1):  # real and imaginary part
                 add_entry(2, l, m, part, m, part, 1.0)
                 if m == 0:
                     add_entry(0, l, 0, 0, 1, 0, -1.0)
@@ -258,7 +258,7 @@ def agg_weighted_n2n(lib: Library, v: Values, s: Values) -> Values:
         return {"output_embedding": out}
     extreme_values = lib.extremum(
         lib.constant(messages), i, n, s["op"]
-    )  # the first edge that attains it, or a NaN, is selected
+    )  # the first edge with the extremum or NaN is selected
     position = xp.ones_like(i).cumsum(0)[:, None] - 1
     candidate_position = xp.where((messages == extreme_values[i]) | xp.isnan(messages), position, i.shape[0])
     is_first = position == lib.extremum(candidate_position, i, n, "min")[i]

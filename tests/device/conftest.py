@@ -54,7 +54,7 @@ def pytest_configure(config):
     if not requests_device_tests(config):
         return
     config.addinivalue_line("markers", "device: needs a CUDA device")
-    config.addinivalue_line("filterwarnings", "default")  # warnings of torch and CuPy are not errors
+    config.addinivalue_line("filterwarnings", "default")  # do not turn warnings of torch and CuPy into errors
     os.environ.setdefault(
         END_VARIABLE, str(time.time() + config.getoption("device_seconds", 3600.0) - RESERVED_SECONDS)
     )
@@ -97,7 +97,7 @@ def torch(target):
 @pytest.fixture(autouse=True)
 def _enforce_deadline(target):
     """End the process at the deadline, or after a test that breaks the CUDA context."""
-    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # even if the device hangs
+    faulthandler.dump_traceback_later(max(seconds_left(), 0.01), exit=True)  # ends the process even if the device hangs
     yield
     faulthandler.cancel_dump_traceback_later()
     try:
@@ -133,7 +133,7 @@ class DeviceTestRecord:
 
     def write(self):
         summary = {"verdict": self.verdict(), "seconds": time.time() - self.begun}
-        temporary = self.path.with_suffix(".part")  # then replaced atomically
+        temporary = self.path.with_suffix(".part")  # written first, then renamed atomically
         text = json.dumps({**summary, **self.header, "tests": self.tests}, indent=1, default=repr)
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(self.path)

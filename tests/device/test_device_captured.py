@@ -18,7 +18,7 @@ from trigraph.torch.potentials.training_step import PaddedStructures
 
 WIDTHS = {name: value for name, value in SLAB.items() if name not in ("nx", "ny", "layers")}
 SMALLER = {"hidden_channels": 32, "num_blocks": 1, "out_emb_channels": 48}
-TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # tolerances, relative to the largest value
+TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # tolerances by dtype, relative to the largest value
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_training(target, torch, device, model, form):
     for arguments in yield_batches(torch, model):
         z, pos, batch, cell, pbc = arguments
         labels = {"forces": 0.1 * torch.ones_like(pos)}, {"energy": pos.new_zeros(int(batch.max()) + 1)}
-        eager_model = copy.deepcopy(model)  # weights before the step
+        eager_model = copy.deepcopy(model)  # has the weights before the step
         given = Given(z, pos, cell, eager_model.neighbors(pos, batch, cell, pbc))
         structures = PaddedStructures(
             eager_model, given, torch.ones_like(pos[:, 0]), torch.ones_like(labels[1]["energy"])

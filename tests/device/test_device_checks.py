@@ -25,8 +25,8 @@ STREAM_OPERATORS = (
     "interaction_bilinear_fwd",
     "gno_message_fwd",
 )
-ROUNDS = 20  # repetitions of the calls on streams and threads
-LARGE = 2**31  # the tested arrays have more elements
+ROUNDS = 20  # number of repetitions of each call on streams and threads
+LARGE = 2**31  # the tested arrays have more elements than this
 
 every_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 

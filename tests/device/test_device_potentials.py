@@ -8,7 +8,7 @@ from trigraph.benchmarks.measure import compute_relative_error, convert_to_numpy
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.run import peer_tolerance
 
-THREADS = 4  # torch's compiler processes per test, each of which imports torch
+THREADS = 4  # number of torch's compiler processes per test, each of which imports torch
 FORCES = ("dimenet-molecules", "dimenet-energy-forces", "dimenet-copper")
 TRAINING = tuple(f"{name}-training" for name in FORCES)
 CURVATURE = tuple(f"dimenet-{structure}-curvature-training" for structure in ("slab", "copper", "molecules"))

@@ -34,7 +34,7 @@ def test_sanitizer(target, tool, family):
     # CuPy looks up functions that the driver may lack; these lookups would be reported as API errors.
     options = ("--tool", tool, "--error-exitcode", "9", "--launch-timeout", "60", "--report-api-errors", "no")
     status, printed = run_python(__file__, target.backend, family, prefix=(program, *options))
-    if "Device not supported" in printed:  # such as under gVisor
+    if "Device not supported" in printed:  # this happens under gVisor
         pytest.skip(f"{NAME}: Device not supported")
     assert (count_tool_errors(printed), status) == ([], 0), printed[-3000:]
     assert re.search(r"^[1-9]\d* arrays are correct$", printed, re.MULTILINE)

@@ -17,7 +17,7 @@ from trigraph.verification.cases import find_half_dtype
 from trigraph.verification.differentiated import make_framework_subject
 
 STEPS = 1000  # training steps; memory must not grow after the first tenth
-# The device and the CPU add some thousand terms in different orders.
+# Relative tolerances for results of the device and the CPU, which add thousands of terms in different orders.
 TOLERANCE = {dtype: 512 * float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 ATTENTION = OPERATORS["mha_gat_n2n_fwd"]
 MODELS = ("gat-training", "dimenet-molecules-training", "dimenet-molecules-curvature-training")
@@ -133,7 +133,7 @@ def test_record_stream(torch, torch_cuda, attention_on_device):
         fillers = [torch.full_like(expected, torch.nan) for _ in range(20)]
     finished = main.query()
     assert torch.equal(kept, expected)
-    if finished:  # the memory may have been reused
+    if finished:  # then reusing the memory was allowed
         pytest.skip("results are correct, but the device had finished before the next allocation")
     assert all(t.data_ptr() != address for t in fillers)
 

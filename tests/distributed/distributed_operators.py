@@ -186,7 +186,7 @@ def equals_one_process_in_pieces():
     with set_chunk_size(ONE_CHUNK):
         for definition in (d for d in DEFINITIONS if d.graph):
             every = [v for v in list_variants(definition, ()) if v.name in names]
-            # Only the settings of "bilinear" select graph objects.
+            # Graphs depend on the setting only for "bilinear"; for other graphs, test one variant of each name.
             for variant in every if definition.graph == "bilinear" else {v.name: v for v in every}.values():
                 case = build_case(definition, variant, "float64", 0)
                 if definition.graph == "csc":
@@ -231,5 +231,6 @@ def equals_one_process_on_device():
             variant = next(v for v in list_variants(op.definition, ()) if v.kind.differenced)
             case = build_case(op.definition, variant, "float32", 0)
             comparison = OneProcessComparison(case, "scattered", backend="gpu-host", on_device=cupy_stand_in.asarray)
-            arguments = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
+            # The op "max" also returns positions.
+            arguments = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})
             comparison.compare_call(op, arguments)

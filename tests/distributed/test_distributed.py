@@ -37,7 +37,7 @@ CHECKS = [
     ),
     *(f"errors.{kind}" for kind in ("refuses_wrong_rows", "accepts_equal_arguments", "makes_many_partitions")),
     "threads.divides_processors",
-    "operators.equals_one_process_on_device",  # before torch, which cannot view the stand-in's arrays
+    "operators.equals_one_process_on_device",  # must precede torch, which cannot view the stand-in's arrays
 ]
 TORCH_CHECKS = [
     *(f"torch.{name}" for name in ("dimenet_equals_one_process", "derivatives_pass_gradcheck", "refuses_wrong_totals")),

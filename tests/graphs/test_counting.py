@@ -24,7 +24,9 @@ def yield_edge_lists():
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW_EDGES), RNG.integers(60, size=FEW_EDGES), 50, 70
     yield RNG.integers(9, size=MANY_EDGES), np.sort(RNG.integers(9, size=MANY_EDGES)), 9, 9
-    falls = np.repeat([2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)]))  # decreasing across threads
+    falls = np.repeat(
+        [2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)])
+    )  # numbers that fall from thread to thread
     yield np.zeros(MANY_EDGES, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self-loops
@@ -193,5 +195,5 @@ def test_mutations_are_found(tmp_path, wrong):
     library = tmp_path / "libgraphs.so"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
     done = subprocess.run([sys.executable, "-c", RUN_TESTS, library, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # pytest has run tests
-    assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes
+    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
+    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash

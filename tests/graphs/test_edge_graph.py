@@ -132,7 +132,7 @@ def test_random_graphs(case, dtype):
 def test_sorted_returns_graph_and_permutation(case, random):
     num_nodes, rows = case
     rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
-    src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # non-contiguous views
+    src, dst, shifts = rows[:, 0], rows[:, 1], rows[:, 2:]  # columns are non-contiguous views
     order = np.argsort(src, kind="stable")
     expected = find_reverse_by_loop(src[order], dst[order], shifts[order])
     for given_ in ({"shifts": shifts}, {"vec": np.asfortranarray(make_lattice_vectors(src, dst, shifts))}):

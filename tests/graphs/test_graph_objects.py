@@ -117,7 +117,7 @@ def test_attributes_are_read_only(name):
     }
     assert_raises(AttributeError, f"{kind} is immutable; cannot initialize it again", graph.__init__, *other[kind])
     assert_same_object(graph, build_graph_object(name))
-    assert {graph: 1}[graph] == 1  # hashed by identity
+    assert {graph: 1}[graph] == 1  # graphs are hashed by identity
     assert (graph.kind, graph.device) == ("numpy", "host")
 
 
@@ -178,7 +178,7 @@ def test_prepare_returns_one_object(monkeypatch):
         futures = [pool.submit(graph.prepare) for _ in range(8)]
         threading.Timer(0.05, release.set).start()
         results = [f.result(20) for f in futures]
-    assert len(built) <= 8  # there is no lock, so each thread may build once
+    assert len(built) <= 8  # without a lock, each thread may build once
     assert all(r is results[0] is graph.prepare() for r in results)
     with pytest.raises(AttributeError):
         results[0].destinations = None

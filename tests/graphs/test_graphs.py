@@ -190,9 +190,9 @@ def test_renumbering_permutes_results(dtype, backend):
         return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, backend=backend)
 
     expected, got = compute_results(graph, x, g), compute_results(other, x[order], g[order])
-    for right, reordered in zip(expected[:2], got[:2], strict=True):  # one row per node
+    for right, reordered in zip(expected[:2], got[:2], strict=True):  # these results have one row per node
         np.testing.assert_array_equal(reordered, right[order])
-    np.testing.assert_array_equal(got[2], expected[2])  # one row per edge
+    np.testing.assert_array_equal(got[2], expected[2])  # this result has one row per edge
 
 
 def test_neighbours_of_a_shuffled_path_are_next_to_each_other():

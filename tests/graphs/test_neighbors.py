@@ -109,7 +109,7 @@ def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
         rows[:, 2:] += moves[rows[:, 1]] - moves[rows[:, 0]]
         order = np.lexsort(rows.T[::-1])
         np.testing.assert_array_equal(np.column_stack([far.graph.src, far.graph.dst, far.shifts]), rows[order])
-        # Rounding error: eps times the distance, at most 3 * away cells of length 4.25.
+        # The rounding error is eps times the distance, which is at most 3 * away cells of length 4.25.
         rounding = np.finfo(dtype).eps * away * 3 * 4.25
         np.testing.assert_allclose(far.vec, near.vec[order], rtol=0, atol=rounding)
     for away in (limit + 2, 2**20, 2**31, 2**33, 2**52, 2**60):
@@ -127,7 +127,7 @@ def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
 def test_atoms_far_away_without_a_cell(away, neighbor_backend):
     """The memory used by the search does not grow with the distances between atoms."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
-    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, rounding makes all three equal
+    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on, rounding makes the positions equal
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
     # Cell vectors in non-periodic directions have no effect.

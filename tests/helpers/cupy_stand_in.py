@@ -355,7 +355,7 @@ def install_cupy(monkeypatch, cache):
     def make_array_function(name):
         def call_numpy(*args, **kwargs):
             state.launches += not name.startswith("empty")
-            numpy_name = "zeros" if name == "empty" and state.dry else name  # random NaN would warn
+            numpy_name = "zeros" if name == "empty" and state.dry else name  # uninitialised NaN would cause warnings
             return _to_device_array(
                 getattr(np, numpy_name)(*_to_numpy(args), **{n: _to_numpy(v) for n, v in kwargs.items()})
             )

@@ -13,7 +13,7 @@ from trigraph.verification.accuracy import compute_field_error
 from trigraph.verification.judged import compute_with_judge
 
 OPS = tuple(OPERATORS.values())
-OPS_WITH_BWD3 = tuple(NAMED.values())  # also bwd3, which OPS omits
+OPS_WITH_BWD3 = tuple(NAMED.values())  # includes bwd3, which OPS omits
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 CPU_BACKENDS = tuple(name for name, (_, kind) in BACKENDS.items() if kind == "numpy")
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}

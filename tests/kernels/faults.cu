@@ -99,7 +99,7 @@ __global__ void outside_local(float* y, int last) {
     for (int i = 0; i < 8; i++) {
         local[i] = float(i);
     }
-    __syncthreads();  // switches fibers: later, `local` is on a resumed stack
+    __syncthreads();  // switches fibers, so that `local` is then on a resumed stack
     const float* row = local;
     y[threadIdx.x] = row[right ? last : last + 1];
 }

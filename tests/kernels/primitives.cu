@@ -13,7 +13,7 @@ __global__ void dynamic_memory(T* out) {
 
 template <typename T>
 struct Given {
-    bool flag;  // followed by padding
+    bool flag;  // padding follows this member
     int i;
     long long wide;
     T* nothing;

@@ -20,7 +20,7 @@ from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
 # Results of the installed library must be bitwise identical in every thread order. Sanitizer reports do not depend on
-# the order, so instrumented builds use only one.
+# the order, so instrumented builds use only one order.
 ORDERS = ("forward", "reverse", "random")
 
 

@@ -72,7 +72,7 @@ def test_rounding_to_half(half_dtype):
         half = 1 << (11 if half_dtype == HALF_DTYPES[0] else 15)
         near = [bits + way * half + step for way in (0, 1, 2) for step in (-1, 0, 1)]
         some = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16)
-        small = np.arange(1 << 12, dtype=np.float32) * np.float32(2.0**-26)  # below float16's normal numbers
+        small = np.arange(1 << 12, dtype=np.float32) * np.float32(2.0**-26)  # smaller than float16's normal numbers
         values = np.concatenate([*near, some]).astype(np.uint32).view(np.float32)
         values = np.concatenate([values, small, -small])
         expected = values.astype(half_dtype)

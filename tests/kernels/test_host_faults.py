@@ -98,7 +98,7 @@ SCHEDULE = {
     "width_of_shuffle": FaultCase(32, lambda: row_arguments() | {"width": 12}, r"width 12 is not a power of two"),
 }
 
-#: Faults that AddressSanitizer or UBSan reports before exiting; no other build detects the last two.
+#: Faults that AddressSanitizer or UBSan reports before exiting; no other build detects the last two faults.
 OUT_OF_BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
 ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in OUT_OF_BOUNDS} | {
     "outside_local": FaultCase(64, lambda: row_arguments() | {"last": 7}, "insufficient space|stack-buffer-overflow"),

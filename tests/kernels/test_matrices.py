@@ -76,7 +76,7 @@ def test_product_rows(tensor):
         for number, product in enumerate(product_rows(kernels, left, right)):
             part = slice(number * ROWS, (number + 1) * ROWS)
             assert_product(product, left[part].T, right[part], exact=wide and not tensor)
-        # Repeat with factors that are column ranges of wider matrices.
+        # Repeat the product with factors that are column ranges of wider matrices.
         more = [np.hstack([np.full((rows, 3), np.nan, np.float32), x, x]) for x in (left, right)]
         again = product_rows(kernels, Columns(more[0], 3, y), Columns(more[1], 3, z))
         assert again.tobytes() == product_rows(kernels, left, right).tobytes()
@@ -97,7 +97,7 @@ def test_not_finite(tensor):
         ):
             assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
             assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()
-    for column in (6, 7):  # which one lane computes
+    for column in (6, 7):  # one lane computes both columns
         changed = right.copy()
         changed[20, column] = np.nan
         out = kernels.matmul(left, changed, out=np.zeros((128, 64), np.float32))

@@ -67,8 +67,8 @@ def shuffled_numbers(rng, n):
 
 
 CASES = {
-    # Some vertices, including the first and the last, have no in-edges; one has more in-edges than the terms of a
-    # partial sum.
+    # Some vertices, including the first and the last, have no in-edges; one has more in-edges than a partial sum
+    # has terms.
     "permuted edges": draw_case(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled_numbers),
     "shared and unused edges": draw_case(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
     "isolated vertices": draw_case(2, 4, 3, 2, [0] * 5, 3, shuffled_numbers),

@@ -46,7 +46,7 @@ def test_signatures_of_the_backends(backend):
         expected = inspect.signature(front).parameters
         assert list(expected)[-2:] == ["out", "backend"]
         assert pickle.loads(pickle.dumps(front)) is front
-        writes_out = backend != "pyref"  # pyref only evaluates formulas, which return new arrays
+        writes_out = backend != "pyref"  # pyref evaluates formulas, which return new arrays
         names = [n for n in expected if n != "backend" and (writes_out or n != "out")]
         assert list(inspect.signature(function).parameters) == names
         for name in names:

@@ -305,7 +305,7 @@ def test_wrong_locations_of_extrema_are_refused(fortran_library):
             scalars, arrays, results, _ = prepare_c_arguments(op, case, arguments)
             for name in (a.name for a in op.index_arguments if arguments.get(a.name) is not None):
                 offsets = arrays["offsets"]
-                row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # the last row with in-edges
+                row = int(np.flatnonzero(np.diff(offsets)).max(initial=0))  # index of the last row with in-edges
                 for wrong in (-2, offsets[row + 1]) if arrays[name].size else ():
                     changed = arrays | {name: arrays[name].copy()}
                     changed[name][row, -1] = wrong
@@ -371,8 +371,8 @@ def test_mutations_are_found(tmp_path, wrong):
         __file__,
     ]
     done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
-    assert done.returncode not in (2, 4, 5)  # pytest has run tests
-    assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes
+    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
+    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
 
 
 # Procedures with graphs and optional arguments

@@ -39,7 +39,7 @@ def test_wrapped_types(module):
     assert len(wrapped) > len(OPERATORS)
     for name, function in wrapped.items():
         kinds = ["f64"] if name == "dot" else re.findall(r"_([fi](?:32|64))(?=_|$)", name)
-        if kinds:  # otherwise not an operator
+        if kinds:  # other functions are not operators
             assert read_type_characters(function) <= set("".join(map(DTYPE_LETTERS.get, kinds))), name
             assert read_type_characters(function) >= set(DTYPE_LETTERS[kinds[0]]), name
 
@@ -69,7 +69,7 @@ def compute_largest_change(after, before):
 
 def test_the_judge_keeps_both_halves_of_a_pair():
     for op in OPS_WITH_BWD3:
-        back = {a.name: None for a in op.arguments if a.given_back}  # the judge computes results of fwd itself
+        back = {a.name: None for a in op.arguments if a.given_back}  # None: the judge recomputes the results of fwd
         good = {
             name: judge.pair(v) if isinstance(v, np.ndarray) else v
             for name, v in (make_unit_arguments(op) | back).items()

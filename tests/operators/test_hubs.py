@@ -84,7 +84,7 @@ HUB_GRAPHS = {
         [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW],
     ),
 }
-# Settings that are linear in the terms (operators not listed: all), and settings that average or select terms.
+# Settings that are linear in the terms (all, for operators not listed), and settings that average or select terms.
 LINEAR = {"agg_weighted_n2n": [{"op": "sum"}], "mha_gat_n2n": []}
 MEANS = {
     "agg_weighted_n2n": [{"op": "mean", "mean_by": "weight"}, {"op": "mean", "mean_by": "count"}, {"op": "max"}],
@@ -104,7 +104,7 @@ def draw_small_arguments(op, dtype, graphs, setting=None, seed=5):
     """Return positive arguments of a call with few edges and nodes, without results of fwd."""
     sizes = {s: min(WIDTH, op.definition.symbol(s).maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
     values = draw_operator_arguments(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
-    if "attention_weights" in values:  # rounding errors of small scores hardly matter
+    if "attention_weights" in values:  # make scores small, so that their rounding errors hardly matter
         values["attention_weights"] *= dtype(1e-3)
     return values | {a.name: None for a in op.arguments if a.given_back}
 

@@ -76,7 +76,7 @@ def test_kept_memory_is_limited(memory_blocks: Blocks) -> None:
     assert [a.flags.owndata for a in held] == [False, False, True, True]
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
     del held
-    large = memory_blocks.empty((7 * LEAST,), np.dtype(np.int8))  # free blocks are released to make room
+    large = memory_blocks.empty((7 * LEAST,), np.dtype(np.int8))  # this allocation releases free blocks to make room
     assert not large.flags.owndata
     assert sum(len(b[0]) for b in memory_blocks.blocks) <= memory_blocks.kept
 
@@ -181,7 +181,7 @@ def test_refused_memory(memory_blocks: Blocks, monkeypatch: pytest.MonkeyPatch) 
     again = memory_blocks.empty(LARGE, np.dtype(np.float32))
     assert memory_blocks.blocks[0][0] is in_use[0]
     assert not again.flags.owndata
-    del again  # a free block is released before an allocation fails
+    del again  # the next allocation releases this free block instead of failing
     assert not memory_blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 

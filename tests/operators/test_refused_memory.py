@@ -192,7 +192,7 @@ class LimitedCall:
 
     def bisect_needed_memory(self) -> None:
         """Bisect the memory that the call needs to one page, so that even small allocations fail once."""
-        if self.sweep.limits_teams:  # budgets up to more than all stacks and heaps
+        if self.sweep.limits_teams:  # try budgets up to more than the sum of all stacks and heaps
             for budget in range(0, 2**28, 2**28 // 16 + PAGE):
                 self.call_with_budget(budget)
             return

@@ -22,7 +22,7 @@ from trigraph.verification.cases import build_case, list_variants
 from trigraph.verification.judged import list_all_operators
 from trigraph.verification.subjects import name_fields_of_result
 
-BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # limits on operations
+BACKENDS = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}  # limits on operations per call
 GROWTH = 32 * 2**20  # bytes by which the resident memory may grow
 
 

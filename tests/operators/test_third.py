@@ -21,7 +21,7 @@ NATIVE_BACKENDS = [  # third derivatives, and backends that implement them
     if arrays == "numpy" and third_is_native(backend, op.name)
 ]
 STEP = 2.0**-32
-GROWTH = 2.0**7  # of scales per derivative order, at most; saturated attention multiplies weights by 2^6
+GROWTH = 2.0**7  # largest growth of scales per derivative order; saturated attention multiplies weights by 2^6
 
 
 def yield_third_order_calls(op, dtype):

@@ -138,7 +138,7 @@ def test_fixtures(pytester):
     """The pytest fixtures report failures without trigraph's traceback, and write pages."""
     page = (EXAMPLES.parent / "docs" / "verify-your-own.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
-    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # faster
+    crystal, cluster = 'bulk("Cu", cubic=True)', 'Atoms("Cu2", [[0, 0, 0], [0, 0, 2.4]])'  # a pair of atoms, for speed
     assert crystal in code
     pytester.makepyfile(TEST_PROJECT, test_page="from ase import Atoms\n" + code.replace(crystal, cluster))
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")

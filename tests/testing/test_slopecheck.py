@@ -32,7 +32,7 @@ def make_dimenet():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
-        for parameter in model.parameters():  # no layer stays zero
+        for parameter in model.parameters():  # so that no layer stays zero
             parameter.data += 0.1 * torch.randn_like(parameter)
     return model.requires_grad_(False)
 

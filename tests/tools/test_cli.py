@@ -128,7 +128,7 @@ def test_the_first_failed_check_is_repeated_by_its_settings(verify):
 
 def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
     absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
-    result = verify([GOOD, absent], "--report", tmp_path)  # 3 + 1 checks were planned
+    result = verify([GOOD, absent], "--report", tmp_path)  # `absent` stands for 3 planned checks
     assert last_line(result) == "1 checks passed, 0 failed, 3 not offered"
     assert "Not offered by pyref: 3 checks of gno_kernel_bwd: only d = 1" in result.stdout
     assert "(3 not offered)" in result.stdout

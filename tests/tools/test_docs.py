@@ -59,14 +59,14 @@ def find_code_blocks(page, language):
 def run_shell(commands, cwd):
     """Run shell commands with this environment's programs on PATH; return their output."""
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # set by pytest-xdist
+    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets COLUMNS
     return run_command("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
 def test_files_that_are_named_exist():
     """Paths of files in the checkout that are named in pages, commands, workflows or noxfile.py exist."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", "src"}
-    ignored = set((ROOT / ".gitignore").read_text().splitlines())  # names generated files
+    ignored = set((ROOT / ".gitignore").read_text().splitlines())  # lists generated files
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
@@ -117,7 +117,8 @@ def test_python_of_the_pages_runs(page, monkeypatch):
 def test_examples_of_docstrings(path, monkeypatch):
     pytest.importorskip(REQUIRED_MODULES.get(path.name, "torch"))
     module = importlib.import_module(".".join(path.with_suffix("").parts))
-    assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)  # width of the site
+    # Examples must fit the width of the site.
+    assert not re.search(r"^ *(>>>|\.\.\.) .{85}", Path(module.__file__).read_text(), re.MULTILINE)
     outcome = doctest.testmod(module, globs={})  # examples must not depend on module globals
     assert outcome.attempted
     assert not outcome.failed

@@ -61,7 +61,7 @@ def test_energies_of_atoms(calculator):
     atoms = make_crystal()
     atoms.calc = calculator
     energies = atoms.get_potential_energies()
-    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # rounding errors of sums over edges and channels
+    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # bound on rounding errors of sums over edges and channels
     assert energies.shape == (4,)
     assert np.ptp(energies) > 1e-3 * np.abs(energies).max()
     assert energies.sum() == pytest.approx(atoms.get_potential_energy(), abs=rounding)
@@ -180,7 +180,7 @@ def test_a_skin_keeps_neighbors(calculator, monkeypatch):
             assert np.abs(value - expected).max() <= 2**-44 * np.abs(expected).max()
         changes.append(len(searches) - before)
 
-    for _ in range(3):  # total motion below half the skin
+    for _ in range(3):  # in total, atoms move less than half the skin
         compare(atoms)
         atoms.positions += rng.uniform(-0.05, 0.05, atoms.positions.shape)
     atoms.positions[1] += [0.4, 0, 0]

@@ -98,7 +98,7 @@ def test_steps_of_the_same_atoms(host_searches):
         got = check_same_results(captured, exact, z, pos, None, cell)
         for a, b in zip(got, given.energy_forces_stress(z, pos, cell=cell), strict=True):
             assert step == 0 or torch.equal(a, b)
-    assert calls.count(len(z)) == 2 + 8 + 8  # 2 by `captured`, 8 by `exact`, 8 by new potentials
+    assert calls.count(len(z)) == 2 + 8 + 8  # 2 searches by `captured`, 8 by `exact`, 8 by new potentials
     assert len(captured.capacities) == 1
     calls.clear()
 
@@ -119,14 +119,14 @@ def test_steps_of_the_same_atoms(host_searches):
         assert [count_host_searches(z.roll(1), pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
         assert [count_host_searches(z, pos, cell=cell, **other) for _ in range(4)] == [1, 1, 0, 0]
     before = captured.capacities[-1]
-    tight = 0.6 * cell  # more edges than fit in the capacity
+    tight = 0.6 * cell  # this cell has more edges than the capacity
     assert [count_host_searches(z, 0.6 * pos, cell=tight) for _ in range(3)] == [1, 0, 0]
     assert captured.capacities[-1].edges > before.edges
     assert [count_host_searches(z, 1.4 * pos, cell=1.4 * cell) for _ in range(3)] == [
         0,
         1,
         0,
-    ]  # selects a smaller capacity
+    ]  # call 2 selects a smaller capacity
     assert captured.capacities[-1] == before
     # After a change of the model, the host searches again.
     model.cutoff = exact.cutoff = 3.1

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about s
 
 assert_close = functools.partial(
     layers_close, eps=64 * 2**-53
-)  # sums of about ten terms of order 1 in different orders
+)  # for sums of about ten terms of order 1 in different orders
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,7 @@ def crystal(tilt=0.0):
     atoms.symbols[::3] = "Au"
     atoms.set_cell(atoms.cell + tilt * np.tri(3, k=-1), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
-    atoms.positions += 0.9  # away from the borders, where LAMMPS would wrap atoms
+    atoms.positions += 0.9  # moves atoms away from the borders, where LAMMPS would wrap atoms
     return atoms
 
 
@@ -80,7 +80,7 @@ def script(tmp_path, monkeypatch):
     def write(atoms, lines, units="metal", boundary="p p p"):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": units}
         write_lammps_data("atoms", atoms, **options)
-        sort = convert(3.0, "distance", "metal", units)  # makes LAMMPS sort atoms by position, not tag
+        sort = convert(3.0, "distance", "metal", units)  # distance that makes LAMMPS sort atoms by position, not tag
         head = f"units {units}\nboundary {boundary}\natom_modify sort 1 {sort}\nread_data atoms\n"
         shown = "compute virial all pressure NULL virial\ncompute each all pe/atom\n"
         shown += "thermo_style custom step pe etotal c_virial[*]\nthermo 1\n"
@@ -191,7 +191,7 @@ def test_minimum_is_that_of_ase(script):
     lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
-    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # error: O(fmax**2)
+    assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # the error is O(fmax**2)
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_equals_ase(lmp, model).get_stress()[0]) < 1e-6
     lmp.close()
@@ -300,7 +300,7 @@ class LennardJones(Potential):
         return neighbors.into_atoms(2 * self.depth * (sixth**2 - sixth) * (square < self.cutoff**2))
 
 
-MONTE_CARLO_FIXES = {  # the last line of each is a fix that needs trial energies
+MONTE_CARLO_FIXES = {  # the last line of each entry is a fix that needs trial energies
     "gcmc": "fix mc all gcmc 1 30 5 3 9 1500 -0.2 0.2 full_energy",
     "molecules": "molecule two mol\ngroup gas empty\nfix mc gas gcmc 1 20 5 0 9 1500 -0.4 0.2 mol two full_energy",
     "widom": "fix mc all widom 1 30 3 9 1500 full_energy",

@@ -146,7 +146,7 @@ def test_import_under_the_original_name(cugraph_layers):
     @withPackage("pylibcugraphops>=23.02")
     def needs_it(): ...
 
-    assert needs_it.pytestmark[0].args == (False,)  # PyG would run its tests of these layers
+    assert needs_it.pytestmark[0].args == (False,)  # so PyG would run its tests of these layers
 
 
 def test_install_refuses_another_package(monkeypatch):

@@ -156,7 +156,7 @@ def test_the_last_derivative_of_a_plain_form(name, monkeypatch):
     directions = [[torch.from_numpy(rng.standard_normal(t.shape)) for t in tensors.values()] for _ in range(2)]
     inputs = [t.requires_grad_() for t in tensors.values()]
     second = compute_derivative(name, tensors, keywords, 2, directions)
-    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # computed by torch.func.vjp
+    recorded = torch.autograd.grad(second, inputs, create_graph=True)  # torch.func.vjp computes this result
     monkeypatch.delattr(torch.func, "vjp")
     assert all(map(torch.equal, torch.autograd.grad(second, inputs), recorded))
 

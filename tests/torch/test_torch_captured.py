@@ -138,7 +138,7 @@ def test_bits_do_not_depend_on_the_capacity(dtype):
     together = compile_potential(model, capture=True).energy_forces_stress(z, pos, batch)
     for number in range(4):
         of = batch == number
-        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # the latter has the fewest ghosts
+        for capacity in (None, Capacity.of(model.neighbors(pos[of]))):  # the second one has the fewest ghost atoms
             alone = compile_potential(model, capture=True, capacity=capacity).energy_forces_stress(z[of], pos[of])
             assert torch.equal(alone.energy[0], together.energy[number])
             assert torch.equal(alone.forces, together.forces[of])
@@ -196,7 +196,7 @@ def test_replays(graphs):
     if graphs is None:
         return
     assert sum(g.replays for g in graphs) > len(graphs)
-    assert made[:4] == [2, 2, 4, 6]  # two more for each new mode or capacity
+    assert made[:4] == [2, 2, 4, 6]  # each new mode or capacity makes two more
     own = compile_potential(model, capture=True, static_results=True)
     results = [own.energy_forces_stress(z, pos + 0.1 * k, cell=cell).forces for k in range(4)]
     assert results[-1].data_ptr() == results[-2].data_ptr() != results[0].data_ptr()

@@ -190,7 +190,7 @@ def test_unneeded_parameter_gradients_are_skipped():
     )
     asked = {n.target.name().split("::")[1]: n.args[-1] for n in program.graph.nodes if "bwd" in str(n.target)}
     fields = {"agg_edge_to_edge_bwd": 3, "agg_edge_to_edge_bwd2": 4, "radial_basis_bwd": 1, "radial_basis_bwd2": 3}
-    for name, number in fields.items():  # all fields except the last (weights or freq)
+    for name, number in fields.items():  # the program requests all fields except the last (weights or freq)
         wanted = asked[name]
         assert wanted == (2**number - 1 if isinstance(wanted, int) else ",".join(FIELDS[name][:number]))
 
@@ -247,7 +247,7 @@ def test_detached_tensors_are_noticed():
             return super().atoms_of_vectors(z, vec.detach() + vec, neighbors)
 
     z, pos, batch = draw_structures((5, 6))
-    pos.requires_grad_()  # only gradients with respect to positions differ
+    pos.requires_grad_()  # the model and its program differ only in gradients with respect to positions
     with expect_error("RuntimeError: compile_potential: Detached and its program differ by ..."):
         tt.compile_potential(Detached(), backend="eager").energy_forces_stress(z, pos, batch, create_graph=True)
 
@@ -298,7 +298,7 @@ def test_one_compilation_for_few_and_many_edges():
             loss = results.forces.square().mean() + results.energy.square().mean()
             gradients.append(torch.autograd.grad(loss, list(one.parameters()), materialize_grads=True))
         for got, expected in zip(*gradients, strict=True):
-            # Sums of at most 4830 terms with a few rounding errors each, which partly cancel.
+            # Results are sums of at most 4830 terms with a few rounding errors each, which partly cancel.
             assert (got - expected).abs().max() <= 4830 * torch.finfo(torch.float32).eps * expected.abs().max()
     assert compiled.compilations == 1
 
@@ -315,7 +315,7 @@ def test_derivatives_of_sums_are_selections():
     targets = [node.target for node in program.graph.nodes]
     number = 1 + len(model.output_blocks)  # sums into structures, and into atoms in each block
     assert targets.count(sum_rows) == targets.count(select_rows) == number
-    assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # from forces on edges to atoms
+    assert sum("agg_weighted_n2n_bwd" in str(target) for target in targets) == 1  # sums forces on edges into atoms
     after = program(key.state, *example)
     for got, right in zip(after, before, strict=True):
         assert (got is None and right is None) or torch.equal(got, right)

@@ -65,7 +65,7 @@ def test_bits_of_gpu_host_in_memory_of_torch(device, name):
     device.allocation_sizes.clear()
     with cupy_stand_in.capture_stream():
         fields = compute_fields_on_device(op, values)
-    assert all(t.untyped_storage().resizable() for t in fields.values())  # allocated by torch
+    assert all(t.untyped_storage().resizable() for t in fields.values())  # torch allocated the memory
     assert len(device.allocation_sizes) <= 1
     for field, array in expected.items():
         assert (array is None) == (fields[field].numel() == 0)
@@ -77,7 +77,7 @@ def test_derivatives_of_silu_by_kernels(request, dtype):
     """Derivatives of SiLU agree with the CPU's up to a few rounding errors of their terms, and are finite."""
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype), extremes]).reshape(40, 50)
-    b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # non-contiguous
+    b, c, a, g = torch.randn(4, 50, 40, dtype=dtype).transpose(1, 2)  # these tensors are non-contiguous
     tensors, scales = (b, c, a, g, x), (a, a * g, b.abs() + (c * g).abs(), c * a, a * (b.abs() + (c * g).abs()))
     expected = [t for order in (2, 3) for t in activations._run_kernel(order, *tensors[6 - 2 * order :])]
     device = request.getfixturevalue("device")
@@ -131,7 +131,7 @@ def test_operations_of_a_step():
     }
     cupy_stand_in.state.dry = True
     for step in steps.values():
-        step()  # the first call initialises
+        step()  # the first call does one-time work
     counts = {}
     for name, step in steps.items():
         before = cupy_stand_in.state.launches

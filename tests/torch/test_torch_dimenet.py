@@ -122,7 +122,7 @@ def test_a_force_loss_trains():
     grads = torch.autograd.grad(loss(model), parameters, allow_unused=True)
     products = [g * d for g, d in zip(grads, direction, strict=True) if g is not None]
     expected, scale = sum(p.sum() for p in products), sum(p.abs().sum() for p in products)
-    for step in (h, -2 * h):  # in place, as optimizers do
+    for step in (h, -2 * h):  # change weights in place, as optimizers do
         with torch.no_grad():
             for p, d in zip(parameters, direction, strict=True):
                 p += step * d
@@ -286,7 +286,7 @@ def test_derivatives_of_silu_in_one_pass(dtype, monkeypatch):
     numbers = torch.Generator().manual_seed(0)
     extremes = torch.tensor([-800.0, -110.0, -40.0, -1e-30, 0.0, 1e-30, 17.0, 120.0, 800.0], dtype=dtype)
     x = torch.cat([8 * torch.randn(1991, dtype=dtype, generator=numbers), extremes]).reshape(40, 50)
-    g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # non-contiguous
+    g, a, b, c = torch.randn(4, 50, 40, dtype=dtype, generator=numbers).transpose(1, 2)  # non-contiguous tensors
 
     def derivatives(act, *tensors):
         x, g, a, b, c = (t.detach().requires_grad_() for t in tensors)
@@ -345,7 +345,7 @@ def test_float32_and_hessian():
     model = make_model(num_blocks=1)
     single = make_model(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
     assert single.energy.dtype == single.forces.dtype == torch.float32
-    # A few hundred successive operations, each with a relative rounding error of 2^-24.
+    # The tolerance is for a few hundred successive operations, each with a relative rounding error of 2^-24.
     assert_close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
     neighbors = model.neighbors(pos)
     hessian = torch.func.hessian(lambda p: model(z, p, neighbors=neighbors).sum())(pos).reshape(18, 18)
@@ -616,7 +616,7 @@ def test_mixed_precision(half):
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
     expected = model.energy_forces_stress(z, pos.float()).forces
     error = (found.forces - expected).abs().max() / expected.abs().max()
-    # Thirty successive rounding errors from the basis to an energy, which partly cancel.
+    # The bound is for thirty successive rounding errors, from the basis to an energy, which partly cancel.
     assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
 
 

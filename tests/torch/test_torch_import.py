@@ -97,5 +97,5 @@ def test_trigraph_first():
         """
     *lines, library = print_in_new_process(script)
     check_library(library)
-    # One compilation; the gradient of a sum of 12 numbers adds up to 12.
+    # There is one compilation, and the gradient of a sum of 12 numbers adds up to 12.
     assert lines == (["1", "12.0"] if COMPILER_TRACES_CALLS else [])

@@ -259,7 +259,7 @@ def test_basis_embedding_chooses_its_form():
     assert torch.equal(tt.basis_embedding(rad, weight[:, 0].T), tt.basis_embedding_radial(rad, weight[:, 0].T))
     assert torch.equal(tt.basis_embedding(rad, weight), tt.basis_embedding_spherical(rad, weight))
     expected = tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4))
-    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # index tensor for Segments
+    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # the tensor `index` replaces Segments
     with pytest.raises(ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expect"):
         tt.basis_embedding_triplets(rad[:3], weight, sph, index)
     with pytest.raises(TypeError, match="basis_embedding: triplets is None, but sph_basis is given; expected both"):
@@ -311,7 +311,7 @@ def test_an_index_tensor_whose_storage_was_released_is_refused():
     text = r"^CSC: edge_index has a storage of 8 bytes; expected at least 32: it was rel"
     with pytest.raises(ValueError, match=text):
         CSC.from_edge_index(edge_index)
-    with pytest.raises(ValueError, match=text):  # even if torch.func has wrapped the tensor
+    with pytest.raises(ValueError, match=text):  # this holds even if torch.func has wrapped the tensor
         torch.func.grad(lambda x: (CSC.from_edge_index(edge_index.detach()), x.sum())[1])(torch.ones(2))
 
 
@@ -347,7 +347,8 @@ def test_graphs_in_checkpoints(name, tmp_path):
 
 
 @pytest.mark.parametrize("load_in_inference_mode", [False, True])
-@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # indices, src, index
+# `place` is the index of `indices`, `src` or `index` among the tensors of a graph.
+@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])
 def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_inference_mode, tmp_path):
     """Loading a graph with indices out of range raises an error, since kernels would read out of bounds."""
     apart = tt.GraphTensors.of(GRAPHS[name]())

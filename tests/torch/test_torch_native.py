@@ -204,7 +204,7 @@ def test_derivatives_have_the_bits_of_python(definition, monkeypatch):
         used.append(len(expected))
         assert_equal(compute_derivatives(definition, case), expected, (definition.name, case))
     assert max(used) > 2
-    assert any(served)  # but not all, since the output's gradient may be absent
+    assert any(served)  # not every call is, because the output's gradient may be absent
 
 
 def test_locations_of_agg_weighted_n2n_are_checked():
@@ -363,5 +363,5 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
     done = subprocess.run([sys.executable, "-c", RUN_TESTS, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # pytest has run tests
-    assert (done.returncode != 0) == bool(wrong)  # a mutation fails a test or crashes
+    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
+    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash

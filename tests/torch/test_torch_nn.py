@@ -128,9 +128,13 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     [
         ((4, 4), {"heads": 2}, (draw_rows(NODES, 4), make_edges())),
         (4, {"heads": 2, "residual": True}, ((draw_rows(NODES, 4), draw_rows(6, 4, 5)), make_edges(NODES, 6))),
-        (4, {"edge_dim": 1}, (draw_rows(NODES, 4), make_edges())),  # no edge features
-        (4, {}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 1))),  # unused edge features
-        (4, {"edge_dim": 1, "fill_value": 0.5}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 1)[:, 0])),  # 1-D
+        (4, {"edge_dim": 1}, (draw_rows(NODES, 4), make_edges())),  # edge features are absent
+        (4, {}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 1))),  # edge features are unused
+        (
+            4,
+            {"edge_dim": 1, "fill_value": 0.5},
+            (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 1)[:, 0]),
+        ),  # 1-D edge features
         (4, {"edge_dim": 2, "fill_value": None}, (draw_rows(NODES, 4), make_edges(), draw_rows(EDGES, 2, 2))),
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",

@@ -210,7 +210,8 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
             kept.append(CSC.from_edge_index(edge_index, 4))
         return function(x, kept[0])
 
-    for first_used_inside in (lambda x: function(x, cold), keeping):  # then used in another transform
+    # Graphs are first used inside one transform (hessian), then reused in another (grad).
+    for first_used_inside in (lambda x: function(x, cold), keeping):
         assert torch.equal(
             torch.func.hessian(first_used_inside)(x), torch.func.hessian(lambda x: function(x, graph))(x)
         )

@@ -19,9 +19,9 @@ import trigraph.ase
 import trigraph.torch_sim
 from trigraph.torch.nn import EnergyForcesStress
 
-# Rounding errors of float64 sums, whose order differs between a batch and a single structure.
+# Tolerance for float64 sums, whose order differs between a batch and a single structure.
 ROUNDING = 2**-53 * 1e3
-# Relaxations accumulate rounding errors over their steps.
+# This tolerance is larger, because relaxations accumulate rounding errors over their steps.
 RELAXATION_TOLERANCE = 1e3 * ROUNDING
 
 

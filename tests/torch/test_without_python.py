@@ -301,7 +301,7 @@ def crystal(repeat, tilt=0.0):
     atoms.symbols[::3] = "C"  # H and O do not occur
     atoms.set_cell(atoms.cell + tilt * np.array([[0, 0, 0], [1, 0, 0], [-0.6, 0.4, 0]]), scale_atoms=True)
     atoms.rattle(0.1, seed=0)
-    atoms.positions += 0.9  # away from the box boundaries
+    atoms.positions += 0.9  # moves atoms away from the box boundaries
     return atoms
 
 
@@ -317,7 +317,7 @@ def test_lammps_is_ase(tilt, run_lammps):
     energies, totals, model = atoms.get_potential_energies(), [], make_dimenet()
     z, pos, cell = (torch.as_tensor(np.array(a)) for a in (atoms.numbers, atoms.positions, atoms.cell))
     virials = compute_virials(model, z, pos, cell[None], model.neighbors(pos, cell=cell)).numpy()
-    virials = -virials[:, [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar angstrom^3
+    virials = -virials[:, [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # in bar angstrom^3
     for ranks in (1, 2, 4):
         done = run_lammps(atoms, f"{lines}\nrun 0\nundump some\nrun 20", ranks=ranks)
         assert done.returncode == 0, run_lammps.log()[-2000:]
@@ -325,8 +325,8 @@ def test_lammps_is_ase(tilt, run_lammps):
         assert np.abs(got[:, 1:4] - forces).max() <= 1e-12 * np.abs(forces).max()
         assert np.abs(got[:, 4] - energies).max() <= 1e-12 * np.abs(energies).max()
         assert thermo[0, 1] == pytest.approx(energy[0], rel=1e-12)
-        pressure = -stress[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # bar
-        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # LAMMPS rounds units
+        pressure = -stress[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]] * 1602176.634  # in bar
+        assert np.abs(thermo[0, 4:] - pressure).max() <= 1e-6 * np.abs(pressure).max()  # LAMMPS's units are rounded
         assert np.abs(got[:, 5:] - virials).max() <= 1e-6 * np.abs(virials).max()
         total = got[:, 5:].sum(axis=0) + thermo[0, 4:] * atoms.get_volume()
         assert np.abs(total).max() <= 1e-12 * np.abs(got[:, 5:]).sum()
@@ -364,7 +364,7 @@ def test_lammps_dynamics_and_minimum(run_lammps, tmp_path, monkeypatch):
     trigraph.lammps.run(Pairs(), "external", SYMBOLS, arguments=["-log", "log", "-screen", "none"]).close()
     external = run_lammps.thermo()
     assert (np.abs(thermo - external).max(axis=0) <= 1e-10 * np.abs(external).max(axis=0)).all()
-    drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # eV per step
+    drift, other = (np.polyfit(rows[:, 0], rows[:, 3], 1)[0] for rows in (thermo, external))  # drifts in eV per step
     assert abs(drift) < 1e-6 * thermo[-1, 2]
     assert drift == pytest.approx(other, rel=1e-6)
     atoms = crystal((2, 2, 2))[:6]

@@ -59,7 +59,7 @@ def test_page_order_and_self_containment(tmp_path, environment):
               "Changes since", "<details", "Every operator,", "report.json")  # fmt: skip
     positions = [text.index(place) for place in places]
     assert positions == sorted(positions)
-    assert text.count("KeyError") == 2  # once in the note and once in the traceback
+    assert text.count("KeyError") == 2  # the note and the traceback contain it
     assert text.count("<svg") == 2
     assert not re.search(r"\b(?:src|srcset)=|href=\"[^#]", text)
     assert not re.search(r"@import|url\((?!#)", text)

@@ -23,7 +23,7 @@ from trigraph.verification.properties import list_other_levels
 from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan_run
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
-VARIANTS = ("regular", "second sizes", "one channel")  # varied calls, for operators without a graph
+VARIANTS = ("regular", "second sizes", "one channel")  # `called` variants of operators without a graph
 CHECK_KINDS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON_KINDS = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
@@ -57,7 +57,7 @@ def test_the_plan_leaves_nothing_out():
         for variant in list_variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
             made = {kind: sum(f"{case}: {backend} {kind}" in labels for case in cases) for kind in CHECK_KINDS}
-            # Large gpu-host cases, NaN checks and varied calls alternate dtypes, so some have only one.
+            # Large gpu-host cases, NaN checks and checks of calls alternate dtypes, so some have only one dtype.
             assert made["accuracy"] >= (1 if backend in EMULATED and variant.kind.large else 2)
             if variant.kind.differenced:
                 assert made["nan"] >= 1
@@ -168,7 +168,7 @@ def test_every_definition_has_packaged_vectors():
         vectors = list(golden.read_vectors(name, golden.PACKAGED / f"{name}.npz"))
         assert all(v.expected for v in vectors)
         operators |= {v.operator for v in vectors}
-    # No golden vectors contain derivatives of these operators.
+    # The golden vectors contain no derivatives of these operators.
     alone = {f"basis_embedding_{form}_{order}" for form in ("radial", "triplets") for order in ("bwd", "bwd2")}
     alone |= {"gno_kernel_bwd2", "gno_aggregate_bwd2"}
     assert set(OPERATORS) - alone <= operators
@@ -209,7 +209,7 @@ def read_vector(name, operator):
     [
         ("gno_d1_H8_Fi1_Fo8", "gno_message_bwd", 1e-12, False),
         ("gno_d1_H8_Fi1_Fo8", "gno_message_bwd", np.nan, False),
-        ("dimenet_H2O", "agg_edge_to_edge_bwd", 1e-9, False),  # long sums with cancellation
+        ("dimenet_H2O", "agg_edge_to_edge_bwd", 1e-9, False),  # a larger change, because long sums cancel
         ("gno_d1_H8_Fi1_Fo8", "gno_kernel_fwd", 1e-5, True),
         ("gno_d1_H8_Fi1_Fo8", "gno_kernel_fwd", np.nan, True),
     ],

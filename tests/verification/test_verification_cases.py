@@ -89,8 +89,8 @@ def test_regular_graph_has_awkward_features():
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # some row has unsorted sources
-    assert find_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
-    assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # more than one tile
+    assert find_case("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # longer than two chunks
+    assert find_case("gno_kernel", "wide").sizes["hidden"] > 64  # wider than one tile
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
@@ -281,7 +281,7 @@ def sum_naively(features, kernel, graph, f_in, f_out):
     """Add partial sums of 32 edges one by one, which exceeds an error of 8 eps for more than a thousand edges."""
     terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
     out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
-    for i in range(2):  # the hub, and one more node
+    for i in range(2):  # all later rows have one term each
         start, stop = graph.offsets[i], graph.offsets[i + 1]
         for first in range(start, stop, 32):
             out[i] += np.add.reduce(terms[first : min(first + 32, stop)], axis=0, dtype=kernel.dtype)

@@ -50,7 +50,7 @@ def test_smooth_functions_have_slope_two():
 
 
 def test_quadratics_sit_at_the_floor():
-    for degree in (1, 2, None):  # None: unknown degree
+    for degree in (1, 2, None):  # None means an unknown degree
         result = assess_function(quadratic, SLOPE, degree)
         assert (result.problem, result.order) == ("", None)
         assert result.best < 1e-13
@@ -76,7 +76,7 @@ def kinked(x):
 REJECTED = [
     (lambda x: x**3, 3 * X**2, 2, STEPS, "degree 2"),
     (lambda x: x**3, 3 * X**2, 2, _select_steps(STEPS, 2.0**-6, 2), "degree 2"),
-    (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # with an O(h) error
+    (math.sin, lambda h: math.cos(X + h), None, STEPS, "slope 1.0"),  # this derivative has an O(h) error
     (quadratic, lambda h: 6 * (X + h) - 1, 2, STEPS, ""),
     (kinked, 1.0, 1, STEPS, ""),
     (kinked, 1.0, None, STEPS, ""),

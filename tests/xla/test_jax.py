@@ -137,7 +137,7 @@ def test_every_order_and_mode(spec, variant):
     expected = jax.jit(lambda t: [f(t) for f in derivatives(theirs, ("", "f", "ff", "fff"))])(0.0)
     for sequence, value in zip(sequences, got, strict=True):
         right = expected[len(sequence)]
-        # Rounding errors of sums of hundreds of terms, with cancellation of a few digits.
+        # The tolerance allows for sums of hundreds of terms, in which a few digits cancel.
         assert abs(value - right) <= 1e-9 * (1 + abs(right)), sequence
 
 
@@ -237,7 +237,7 @@ def test_transforms(small_case):
     np.testing.assert_allclose(hessian, jax.jacfwd(jax.jacfwd(energy))(x, w, graph), rtol=1e-10, atol=1e-10)
     at, a, b = (x, w), (x * x, w - 1), (1 - x, w * w)
 
-    def second(a):  # second derivative along a and b; linear in a
+    def second(a):  # the second derivative along a and b is linear in a
         return jax.jvp(lambda q: jax.jvp(lambda p: f(*p), (q,), (a,))[1], (at,), (b,))[1].sum()
 
     slope = jax.grad(second)(a)
@@ -279,7 +279,7 @@ def test_transforms_inside_shard_map(small_case, mesh):
         return jax.checkpoint(lambda x: f(x, w, graph))(x)
 
     cases = [(case, True) for case in (scanned, mapped, cast_weights, replicated, remembered)]
-    for case, check in [*cases, (scanned, False), (mapped, False)]:  # also with check_vma=False
+    for case, check in [*cases, (scanned, False), (mapped, False)]:  # the last two cases use check_vma=False
 
         def compute_on_device(f, x, w, case=case):
             return jax.lax.psum((case(f, x, w) ** 3).sum(), "i")
@@ -332,7 +332,7 @@ def test_graphs_are_pytrees(small_case):
     assert isinstance(again, CSC)
     assert (again.num_edges, again.num_dst_nodes) == (15, 6)
     assert_equal({"": f(x, w, again)}, {"": f(x, w)})
-    assert jax.tree.structure(again) == structure  # so that JAX does not recompile
+    assert jax.tree.structure(again) == structure  # equal structures avoid recompilation
     of_jax = CSC(jnp.asarray(graph.offsets), jnp.asarray(graph.indices), 6, jnp.asarray(graph.edge_ids))
     assert_equal({"": f(x, w, of_jax)}, {"": f(x, w)})
     with pytest.raises(TypeError, match=r"^CSC: offsets is traced by JAX; expected .* outside of jit"):

@@ -15,7 +15,7 @@ from ase.build import add_adsorbate, bulk, fcc111, molecule
 
 from trigraph.verification.structures import SHIPPED, make_structure
 
-CUTOFF = 5.0  # angstrom
+CUTOFF = 5.0  # in angstrom
 
 
 def make_slab() -> Atoms:

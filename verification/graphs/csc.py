@@ -78,12 +78,12 @@ class CSCCases(base.CaseGraphs):
             rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
         elif variant.name == "shared rows":
             rows = count
-            # There are as many rows as positions. Three rows are unused; the others are drawn with replacement.
+            # There are as many rows as positions. Three rows are unused; the other rows are drawn with replacement.
             edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
         elif variant.name == "boundaries":
             rows, edge_ids = len(base.BY_ROW), base.shuffle_row_numbers(base.BY_ROW, rng).astype(variant.index)
         elif variant.name == "skewed":
-            # 600 positions, more than two chunks, share one row; the others have a row each.
+            # 600 positions, more than two chunks, share one row; every other position has its own row.
             rows = count - 599
             edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
         graph = CSC.from_coo(

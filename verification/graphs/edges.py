@@ -43,7 +43,7 @@ class EdgeCases(CaseGraphs):
         first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
         shift = rng.integers(-near, near + 1, (pairs, 3))
         if variant.name == "skewed":
-            # Node 1 has more in-edges, from images of even nodes, than a chunk of 256. Node 0 has as many out-edges, to
+            # Node 1 has 270 in-edges from images of even nodes, more than a chunk of 256. Node 0 has 270 out-edges to
             # images of odd nodes. There are few other edges, to limit the number of triplets.
             many, few, number = 270, nodes // 2, np.arange(270)
             image_nodes = 2 * (number % (nodes // 2 - 1)) + 2

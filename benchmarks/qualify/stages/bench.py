@@ -113,7 +113,7 @@ def _time_peer(
         notes.add(name, None, "", seconds=peer_seconds, ratio=peer_seconds / own, error=error, samples=times, **entry)
     except ContenderUnavailable as error:
         notes.add(name, None, str(error), **entry)
-    except Exception as error:  # for example, out of memory, which is a finding about the peer
+    except Exception as error:  # an exception, for example for lack of memory, is a finding about the peer
         notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **entry)
     finally:
         call = None

@@ -46,7 +46,7 @@ def compile_instance(arguments: tuple[str, str, str]) -> tuple[float, dict[str, 
         library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
-    launcher.COMPILE_AHEAD = False  # the function compiles all other instances individually
+    launcher.COMPILE_AHEAD = False  # do not compile other instances in advance; `_compile_all` requests each of them
     function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
@@ -79,7 +79,7 @@ def _note_local_memory(where: Device, notes: Notes, usages: Mapping[str, Mapping
     most = max(usages, key=lambda name: usages[name]["registers"])
     notes.add(
         "only kernels on the list use local memory",
-        not over if where.architecture() in ARCHITECTURES else None,  # the list covers only some architectures
+        not over if where.architecture() in ARCHITECTURES else None,  # the list exists for some architectures only
         "; ".join(over[:10]),
         number=len(usages),
         over=over,

@@ -12,7 +12,7 @@ from trigraph.gpu import cache
 from trigraph.gpu.instances import INSTANCES
 
 AT_ONCE = True
-TOOLS = ("racecheck", "memcheck", "synccheck")  # the slowest comes first
+TOOLS = ("racecheck", "memcheck", "synccheck")  # start the slowest tool first
 NAME = "compute-sanitizer"
 QUIET = ("--report-api-errors", "no")  # ignores CuPy's queries of missing driver functions
 LINE_NUMBERS = "-lineinfo"  # lets the tool report source lines

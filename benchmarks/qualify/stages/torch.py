@@ -137,7 +137,7 @@ def _derivatives(target: Device, notes: Notes) -> None:
 
 
 def _half(target: Device, notes: Notes) -> None:
-    """Check that attention on bfloat16 embeddings agrees with the backend, and that autocast computes in float32."""
+    """Check bfloat16 embeddings against the backend, and that autocast computes in float32."""
     import torch
 
     op = OPERATORS["mha_gat_n2n_fwd"]
@@ -177,7 +177,7 @@ def _layers(target: Device, notes: Notes) -> None:
                 out = own(*(a.to(device) for a in arguments))
                 out.square().sum().backward()
                 results.append([out, *(p.grad for p in own.parameters() if p.grad is not None)])
-        except ImportError as error:  # the CPU's neighbour search needs a package
+        except ImportError as error:  # the neighbour search on the CPU needs matscipy or ASE
             notes.add(name, None, str(error))
             continue
         pairs = [(a.detach(), b.detach().cpu()) for a, b in zip(*results, strict=True)]

@@ -58,7 +58,7 @@ class Checks:
         self.size = DISPLACED * self.nearest
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
-        # The atoms without a cell, for checks that do not apply to crystals.
+        # The same atoms without a cell, for checks that do not apply to crystals.
         self.cluster = self.make_cluster(range(len(self.atoms)), self.atoms.positions)
 
     def make_cluster(self, members: Sequence[int], positions: Any) -> Any:
@@ -74,7 +74,7 @@ class Checks:
         """Estimate the rounding errors of results for these atoms."""
         return estimate_rounding(self.subject, atoms, self.rng, self.size)
 
-    # Both properties are cached: the calculator, the atoms and `size` do not change, and `rng` is used only once.
+    # Both properties are safe to cache: calculator, atoms and `size` do not change, and `rng` is used only once.
 
     @cached_property
     def rounding(self) -> Rounding:
@@ -257,7 +257,7 @@ class Checks:
 
     def _rotation(self) -> np.ndarray:
         """Return a random rotation."""
-        from scipy.spatial.transform import Rotation  # available, because ASE requires SciPy
+        from scipy.spatial.transform import Rotation  # SciPy is installed, because ASE requires it
 
         return np.asarray(Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
@@ -309,7 +309,7 @@ class Checks:
 
     # ---- few atoms and distant atoms ---------------------------------------------------------------------------------
 
-    @cached_property  # the atoms do not change, and `rng` is used only once
+    @cached_property  # safe to cache: the atoms do not change, and `rng` is used only once
     def crowd(self) -> Any:
         """A structure whose atoms have many neighbours."""
         if self.periodic:

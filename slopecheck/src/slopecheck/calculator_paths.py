@@ -15,7 +15,7 @@ from slopecheck.tolerances import HALVED
 PAIR_POINTS, SCALE_POINTS = 100, 40
 PAIR_PLACES, SCALE_PLACES = 4, 2  # largest number of points around which a scan is refined
 SCALES = 0.95, 1.3
-SHEARS, SHEAR_POINTS = 0.12, 24  # largest strain, number of points; unlike scaling, shear reorders distances
+SHEARS, SHEAR_POINTS = 0.12, 24  # largest shear strain, number of points; unlike scaling, shear reorders distances
 SHEARED = np.array([0.3, -0.2, -0.1, 0.9, -0.7, 1.0])
 EVERYWHERE = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])  # isotropic strain
 RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # candidate ends of a scan, in Å (default: the last)
@@ -23,7 +23,7 @@ CROSSINGS = 2  # largest number of interatomic distances that are scaled to the 
 BESIDE = 1e-3  # half-width of the window around the cutoff, relative to the distance or scale
 TOLD = 2  # number of jumps of a scan that are reported individually
 TURN = 0.25  # scanned angle on each side of 0 or 180 degrees, in radians
-# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one lies between skin / 1.5 and the skin.
+# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one of them lies between skin / 1.5 and the skin.
 MOVES = tuple(0.1 * 1.5**k for k in range(9))
 CENTRES = 2  # largest number of elements that are tested as the central one of three atoms
 # Time step of velocity Verlet in units of 1/omega for the fastest vibration, and number of steps.
@@ -205,7 +205,7 @@ class Paths(Checks):
             return
         velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
         largest = float(abs(forces / self._masses()).max())
-        # Limit the distance that atoms move, because the fastest vibration differs elsewhere.
+        # Limit the distance that atoms move, because the frequency of the fastest vibration depends on the positions.
         step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
         rounding = self.rounding.allowed("energy") * len(self.atoms)
         large = self._measure_drift(velocities, step, 0)

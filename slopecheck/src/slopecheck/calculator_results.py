@@ -31,7 +31,8 @@ class Subject:
     name: str
     # The reused calculator; the check `history` tests whether its earlier computations affect results.
     _used: Any = None
-    # Results of `used` by a digest of all data of the atoms that a calculator can read, then by quantity.
+    # Results of `used`. The outer keys are digests of all data of atoms that a calculator can read, the inner keys are
+    # quantities.
     _remembered: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -174,7 +175,8 @@ def estimate_rounding(subject: Subject, atoms: Any, rng: np.random.Generator, si
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
-        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # a displaced lone atom has the same results
+        # Crystals are also strained, because moving a lone atom has no effect.
+        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())
         for spacing in SPACINGS:
             nearby = [apply_strain(move_atoms(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():

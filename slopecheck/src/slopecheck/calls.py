@@ -29,7 +29,7 @@ class Calls(Identities):
 
     repeats = REPEATS
 
-    @cached_property  # the problem does not change, and its `rng` is used only once
+    @cached_property  # safe to cache: the problem does not change, and its `rng` is used only once
     def _as_given(self) -> tuple[Arrays, list[Arrays]]:
         """Outputs for the user's inputs; then inputs, weights and directions in the dtypes of the user's arrays."""
         p, x = self.p, [self.p.originals[i] for i in self.p.wanted]
@@ -208,7 +208,7 @@ class Calls(Identities):
         for name, framework, given in itertools.islice(self.p.framework.list_own_functions(inputs), OWN):
             with suppress(Exception):  # the function may not be differentiable by itself
                 part = Calls(Problem(framework, given, np.random.default_rng(0)), name, len(self.orders))
-                again = part.compare_in_layout(part._arguments().inputs)  # this check fails for random functions
+                again = part.compare_in_layout(part._arguments().inputs)  # fails only if the function is random
                 if all(row.passed for row in again) and any(row.failed for row in check(part, given)):
                     return f"; so do the results of {name} alone: the cause is in {framework.name}"
         return ""
@@ -232,7 +232,7 @@ class Calls(Identities):
                     getattr(plain, group)[at] = p.framework.from_host(same, like)
                     getattr(other, group)[at] = value
                     moved = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
-                    numbers = None if same is array else moved  # None: the original point
+                    numbers = None if same is array else moved  # None stands for the original point
                     for row in self._compare_layouts(
                         f"{p.label(group, k)}, {name}", plain, other, lowest, usual[lowest:], numbers
                     ):
@@ -259,7 +259,7 @@ class Calls(Identities):
         """
         try:
             right = self._results(plain, lowest)
-        except Exception:  # the function rejects these values in any layout
+        except Exception:  # the function rejects these values in the plain layout, too
             return
         allowed, unsure = ROUNDING, False
         try:

@@ -182,7 +182,7 @@ def _check_in_process(
         result = fresh.run(check, skip=left_out, timeout=timeout or math.inf, seed=seed, raises=False, **allowed)
     except KeyboardInterrupt as interrupt:
         if known := getattr(interrupt, "result", None):
-            with suppress(OSError):  # the terminal may be gone, too
+            with suppress(OSError):  # the terminal may have been closed
                 show(known, True)
                 say(f"{progress.result(known.checks)}, then interrupted")
         raise

@@ -14,7 +14,7 @@ Scalar = Callable[[np.ndarray], float]  # a function of one input; other inputs 
 
 STEPS = tuple(2.0**-k for k in range(3, 37, 2))
 FEWEST = 6  # least number of steps that remain when the largest are discarded
-# Steps at which only rounding contributes to fourth differences. Several are used, because a tiny step may
+# Steps at which only rounding contributes to fourth differences. Several steps are used, because one tiny step may
 # change nothing at a symmetric point.
 TINY = (2.0**-44, 2.0**-35, 2.0**-26)
 EPSILON = EPS["float64"]
@@ -36,10 +36,11 @@ def estimate_noise(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> f
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
     fourth = np.diff(values[np.isfinite(values).all(axis=1)], 4)  # drop steps that leave the domain
-    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]  # rounding has both signs
+    # Drop steps whose differences have only one sign, because rounding causes both signs.
+    fourth = fourth[(fourth.min(axis=1) < 0) & (fourth.max(axis=1) > 0)]
     if not fourth.size:
         return 2.0**-54 * scale
-    largest = float(abs(fourth).max()) or 1.0  # divided out, because squares may overflow
+    largest = float(abs(fourth).max()) or 1.0  # divide by this number, because squares may overflow
     return max(largest * float(np.sqrt(np.mean((fourth / largest) ** 2, axis=1) / 70).max()), 2.0**-54 * scale)
 
 
@@ -95,10 +96,10 @@ class Verdict:
 class Part:
     """Comparison of the derivative along some elements with central differences."""
 
-    elements: np.ndarray  # flat indices
+    elements: np.ndarray  # flat indices of the elements
     error: float
     allowed: float
-    difference: float  # derivative estimated from differences
+    difference: float  # the derivative, as estimated from differences
     decided: bool = True  # whether an error above the tolerance is an error of the derivative
     hidden: bool = False  # whether the tolerance could hide a wrong element
     bent: bool = False  # whether the values show a kink
@@ -150,7 +151,7 @@ class Claim:
             gap = difference(x + h * v, x - h * v)
             change = phi(x + h * v) - phi(x - h * v)
             product, size = dot([gradient.values, gradient.values], gap)
-            if not size > MARGIN * noise:  # relative to the function's value if the gradient vanishes
+            if not size > MARGIN * noise:  # if the gradient vanishes, errors are relative to the value
                 size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
             rounding, doubt = [2 * noise + float(np.sum(r * abs(gap[0]))) for r in (gradient.rounding, gradient.doubt)]
             errors.append((change - product) / size)
@@ -214,7 +215,7 @@ class Claim:
             slopes, residuals, rounding = [], [], float(gradient.rounding.flat[elements] @ size)
             for step in (h, h / 2):
                 plus, minus = x + step * v, x - step * v
-                gap = (plus - minus).flat[elements] / step  # twice `unit`, rounded as the points are
+                gap = (plus - minus).flat[elements] / step  # twice `unit`, with the rounding errors of the points
                 largest = float(size.max())
                 per_step = float((unit / largest) @ (unit / largest) / ((gap / largest) @ (unit / largest)))
                 right, left = phi(plus), phi(minus)
@@ -254,7 +255,7 @@ class Claim:
         Return the error divided by the tolerance for the worst group, a note, and whether the result is inconclusive.
         If the worst group fails, bisection finds the failing elements, and the note describes their error.
         """
-        signed = np.where(np.signbit(self.gradient.values), -sizes, sizes)  # so that terms do not cancel
+        signed = np.where(np.signbit(self.gradient.values), -sizes, sizes)  # equal signs of terms avoid cancellation
 
         def judged(group: np.ndarray) -> Part:
             v = np.zeros_like(self.x)

@@ -206,7 +206,7 @@ class _Plan(Plan):
         forked: bool,
     ) -> None:
         self.name, self.order, self.accuracy, self.limit = name, order, accuracy, limit
-        self.miscounted = False  # whether a wrong number of derivatives, which is reported only once, was reported
+        self.miscounted = False  # whether a wrong number of derivatives has been reported; a second report is omitted
         self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
         if not any(x.size for x in self.problem.x):
             number = next((x for x in inputs if isinstance(x, float)), None)

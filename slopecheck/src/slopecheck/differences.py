@@ -16,12 +16,12 @@ from slopecheck.problem import Arrays, magnitude
 from slopecheck.record import Check
 from slopecheck.tolerances import MARGIN, SENSITIVE, UNSURE
 
-ELEMENTS = 200  # elements of each input that are compared individually
-GROUPS = 40  # number of groups of the other elements; each is compared as a whole
+ELEMENTS = 200  # number of elements of each input that are compared individually
+GROUPS = 40  # number of groups of the other elements; each group is compared as a whole
 WORK = 2_000_000  # at most WORK / size elements of an input are compared individually; size: its number of elements
 GUESSED = 12  # number of elements from which the cause of a mistake is guessed
 ZOOMS = (1.0, 2.0**-14, 2.0**-28)  # scale factors of directions near the end of a domain or where a function is steep
-APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of the second point; the first one in the domain is used
+APART = (2.0**-4, 2.0**-10, 2.0**-20)  # relative distances of a second point; the first one within the domain is used
 COARSE_VALUES = 2.0**-33  # a larger relative rounding error shows that values are not computed in float64
 LEAST = 2.0**-38  # an element that contributes less than this fraction of the sum of |terms| is not judged
 IN_FLOAT32 = "it computes in float32, or loses as many digits: {} in float64, or skip differences with a reason"

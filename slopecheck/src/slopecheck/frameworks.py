@@ -97,10 +97,10 @@ class NumPy(Framework):
     name, selects = "numpy", False
 
     def __init__(self, function: Function, derivatives: Sequence[Function]) -> None:
-        self.function, self._derivatives = function, derivatives  # one callable for each order
+        self.function, self._derivatives = function, derivatives  # derivatives has one function for each order
 
     def takes(self, value: Any) -> bool:
-        return isinstance(value, (np.ndarray, np.generic))  # a full sum returns a NumPy scalar
+        return isinstance(value, (np.ndarray, np.generic))  # NumPy returns a scalar for the sum of all elements
 
     def to_host(self, value: Any) -> np.ndarray:
         return np.array(value)
@@ -256,7 +256,7 @@ class Jax(Framework):
             jax: Any = import_module("jax")
         except ImportError as error:
             raise ImportError("check_derivatives: framework 'jax' needs JAX: pip install 'slopecheck[jax]'") from error
-        if parent_process() is not None:  # a spawned process does not inherit this setting
+        if parent_process() is not None:  # a child process does not inherit this setting
             jax.config.update("jax_enable_x64", True)
         if not jax.config.jax_enable_x64:
             raise ValueError(
@@ -280,7 +280,7 @@ class Jax(Framework):
         return {}  # JAX arrays have no strides
 
     def derivatives(self, order: int, inputs: Sequence[Any], wanted: Sequence[int], *factors: Sequence[Any]) -> Groups:
-        used = [g is not None for g in factors[0]]  # outputs without a cotangent are left out
+        used = [g is not None for g in factors[0]]  # the other outputs have no cotangent and are left out
         at, weights = tuple(inputs[i] for i in wanted), tuple(itertools.compress(factors[0], used))
 
         def outputs(*values: Any) -> tuple[Any, ...]:

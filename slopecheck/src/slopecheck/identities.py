@@ -72,7 +72,7 @@ class Identities:
             noise = np.max(
                 [0 * own, *(np.nan_to_num(abs(a[k] - y), nan=0.0) for a in near if a[k].shape == y.shape)], axis=0
             )
-            if all(outputs[k].shape == y.shape for _, outputs in steps):  # float32 rounding forms wide steps
+            if all(outputs[k].shape == y.shape for _, outputs in steps):  # rounding to float32 shows as wide steps
                 rows = [in_float32(a[k], 2.0**-34, 6) for a in (self.y, *(outputs for _, outputs in steps))]
                 few = np.all(rows, axis=0) & (steps[0][1][k] != y)
                 noise = np.where(few, np.fmax(noise, 2 * LOST * own), noise)
@@ -242,14 +242,14 @@ class Identities:
         """Compare sums that must be equal; errors below the last bit of `last` are ignored.
 
         `sides` is a function of the inputs and of `rest` that returns the sums, each with the sum of its |terms|.
-        `last` is the sum of |terms| of the lower-order derivatives that the compared derivatives differentiate.
+        `last` is the sum of |terms| of the lower derivatives that were differentiated.
         """
         arguments = self.p.x, *rest
         values, scales = np.array(sides(*arguments)).T
         scale = float(2 * scales.mean()) or last or 1.0
         apart = values[1:] - values[0]
         error = float(abs(apart).max()) / scale
-        # Estimate rounding from small changes of all arguments, which hardly change an error of the derivative.
+        # Estimate rounding from small changes of all arguments. These hardly change the error of a wrong derivative.
         nudged = [
             np.array(sides(*(self.p.perturb(a, stir) for a in arguments)))[:, 0] for stir in STIRS for _ in range(2)
         ]

@@ -170,7 +170,7 @@ class _Worker(Child):
     def ask(self, what: str, numbers: Sequence[int]) -> None:
         """Request the number of checks of each unit ("count"), or the checks themselves ("execute")."""
         self.asked.extend(numbers)
-        with suppress(OSError):  # the child has ended; `receive` reports how
+        with suppress(OSError):  # the child has ended; `receive` reports how it ended
             self.connection.send((what, numbers))
 
     def answer(self) -> tuple[int, Any]:

@@ -35,7 +35,7 @@ class Numbers(Identities):
                 chosen = p.rng.permutation(x.size)[:SPOILT]
                 spreads = ((int(flat), self._find_spread(k, int(flat))) for flat in chosen)
                 flat, spread = next(((flat, masks) for flat, masks in spreads if masks), (0, []))
-                if spread:  # a change may be below the last bit of the output
+                if spread:  # use the gradient, because a change may be below the output's last bit
                     w = [np.where(mask, w, 0.0) if w.size else w for w, mask in zip(self.w, spread, strict=True)]
                     spread = [] if abs(p.gradients(p.x, w)[k].flat[flat]) > 0 else spread
                 unsure = bool(spread) and not self._is_sum_of_elements(k, flat, [bool(mask.any()) for mask in spread])
@@ -103,7 +103,7 @@ class Numbers(Identities):
                 if any(a.shape != y.shape for a, y in zip((*other, *values), (*self.y, *self.y), strict=True)):
                     return []
                 suspects = [s & (a == b) for s, a, b in zip(suspects, other, values, strict=True)]
-            for v, a, y in zip(varied, values, self.y, strict=True):  # beyond rounding
+            for v, a, y in zip(varied, values, self.y, strict=True):  # mark elements that changed by more than rounding
                 v |= abs(a - y) > ROUNDING * (abs(a) + abs(y))
         masks = [s & v for s, v in zip(suspects, varied, strict=True)]
         return masks if any(mask.any() for mask in masks) else []

@@ -15,7 +15,7 @@ from slopecheck.frameworks import Framework, as_tuple
 from slopecheck.outcome import time_limit
 
 Arrays = list[np.ndarray]
-DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # names by order
+DERIVATIVES = ("output", "gradient", "second derivative", "third derivative")  # name of each order
 
 
 class CallFailed(Exception):
@@ -55,7 +55,7 @@ class Problem:
 
     def __init__(self, framework: Framework, inputs: Sequence[Any], rng: np.random.Generator) -> None:
         self.framework, self.inputs, self.rng = framework, inputs, rng
-        self.names = _list_names(framework.function, len(inputs))  # names of all inputs
+        self.names = _list_names(framework.function, len(inputs))
         # All array inputs in their original dtype, the indices of floating inputs, and the floating inputs as float64.
         self.originals = {i: framework.to_host(value) for i, value in enumerate(inputs) if framework.takes(value)}
         self.wanted = [i for i, array in self.originals.items() if array.dtype.kind == "f"]

@@ -244,7 +244,7 @@ class DerivativeError(AssertionError):
 
     def __init__(self, result: Result) -> None:
         failed = result.failures or result.inconclusive
-        # The line of an input already describes the failure of an element.
+        # Omit the failure of an element if the note of another check, such as the input's, already describes it.
         told = [
             c for c in failed if c.kind != "elements" or not any(c.note in other.note for other in failed if other != c)
         ]

@@ -27,7 +27,7 @@ STARTING = 60.0  # time limit in seconds for the imports of a process
 # Whether a new process can import all it needs, as for the command line, which names functions by their modules.
 FRESH = ContextVar("FRESH", default=False)
 CALL = "call"  # kind of a step whose failure skips all steps up to the next step of this kind
-# A message: the number of a step that starts, and calls so far; a check; or the expected number and cost of calls.
+# A message: the number of a starting step and the number of calls so far; checks; or the number and cost of all calls.
 Message = tuple[int, int] | list[Check] | tuple[int, str]
 
 
@@ -155,7 +155,7 @@ def _check_in_child(make: Callable[[bool], Plan], plan: Plan, seconds: float, me
         except Ended as error:
             more = "; a larger timeout, or inputs of fewer elements, would decide" * child.late
             yield [plan.lost(number, f"{error}{more}")]
-            if not begun:  # another process would fail, too
+            if not begun:  # no step has begun, so another process would fail in the same way
                 return
             number = _find_next(plan, number, plan.steps[number][1] == CALL)
         finally:

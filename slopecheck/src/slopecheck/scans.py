@@ -9,8 +9,8 @@ from slopecheck.tolerances import KEEPS, MARGIN
 
 Function = Callable[[float], np.ndarray]  # maps a point to values (num_channels,)
 
-ORDER = 4  # order of the differences that detect jumps; for smooth functions they fall with spacing^4
-SPAN = 16  # number of intervals of a window; the next window consists of `ORDER` of them
+ORDER = 4  # order of the differences that detect jumps; differences of smooth functions fall with spacing^4
+SPAN = 16  # number of intervals of a window; the next window consists of `ORDER` of these intervals
 LEVELS = 9  # number of nested windows, each a quarter of the previous one; a jump is located to 4e-6 of the first
 # The standard deviation of fourth differences of independent errors of unit variance is sqrt(1 + 16 + 36 + 16 + 1).
 SPREAD = 70.0**0.5
@@ -68,7 +68,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     stands = (abs(np.diff(values, ORDER, axis=0)).max(axis=0) > STANDS_OUT * beside).any()
     if not (stands and largest[-1] > KEEPS**2 * largest[-3]):
         return None
-    if centre is not None:  # the largest change from the centre, to include an isolated value
+    if centre is not None:  # use the largest change from the centre, to detect an isolated value
         middle = values[start + ORDER // 2]
         sides = values[[start, start + ORDER]] - middle
         change = np.where(abs(sides[0]) > abs(sides[1]), sides[0], sides[1])

@@ -53,7 +53,7 @@ def plain_console(stderr: bool = False) -> "Console":
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
         def on_broken_pipe(self) -> NoReturn:
-            raise BrokenPipeError  # rich would exit before the report of the run is written
+            raise BrokenPipeError  # rich's own method would exit before the report of the run is written
 
     console = Plain(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:

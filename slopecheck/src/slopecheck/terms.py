@@ -38,7 +38,7 @@ class Terms:
     kinds: Mapping[str, str] = field(default_factory=dict)  # what each kind of check compares
     properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
     curves: Collection[str] = ("differences", "forces", "stress")  # kinds of check that measure a slope
-    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # may include "commit"
+    influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # the keys may include "commit"
     # Name of the definition of each operator; the operators of one definition are its orders of derivatives.
     definitions: Mapping[str, str] = field(default_factory=dict)
     remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # remarks about failed cases of an operator

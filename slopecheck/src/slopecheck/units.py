@@ -72,7 +72,7 @@ def _check_task(label: str, task: Task) -> list[Check]:
         raise
     except NotOffered as error:
         return [_not_offered(label, task, task.count, (), str(error))]
-    except BaseException as error:  # after any exception, the checks are missing
+    except BaseException as error:  # any exception leaves the checks of the unit missing
         return [missing(task.operator, task.backend, task.dtype, label, math.inf, message_of(error))]
     made = count_checks(checks)
     if made == task.count:
@@ -98,7 +98,7 @@ def spoil_new_memory() -> None:
 
     New memory is often zero, which hides these errors. Every byte is set to 0x7f, and each float is nearly the largest.
     """
-    with suppress(OSError, AttributeError, TypeError):  # another C library or system
+    with suppress(OSError, AttributeError, TypeError):  # other C libraries and systems lack mallopt
         ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; memory is filled with the complement
 
 

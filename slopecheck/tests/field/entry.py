@@ -18,7 +18,7 @@ class Mistake(NamedTuple):
     what: str  # the mistake in one sentence, with the project and number of the public issue
     faulty: Callable[..., Any]
     repaired: Callable[..., Any]
-    inputs: tuple[torch.Tensor, ...]  # float64 or integers
+    inputs: tuple[torch.Tensor, ...]  # tensors of float64 or of integers
     check: str = "differences"  # kind of check that fails
     order: int = 1  # order of the derivatives for which it fails
 

@@ -35,7 +35,7 @@ def add_tangent(
     coords, params = values["coords"], values["params"]
     xp, d, f = get_array_module(coords), coords.shape[1], values["f_in"] * values["f_out"]
     hidden = (params.size - f) // (d + 1 + f)
-    # The second layer is indexed from the end, because additional coordinates make the first layer longer.
+    # Index the second layer from the end, because additional coordinates lengthen the first layer's parameters.
     first, second = slice(hidden * (d + 1)), slice(-(hidden + 1) * f, None)
     a, c = ({n: arrays.get(prefix + n) for n in INPUTS} for arrays, prefix in ((values, "gg_"), (cotangents, "")))
 
@@ -71,7 +71,7 @@ def add_tangent(
         # that is not finite is set to 0, and its value becomes a direction of xi, which reaches only active
         # units.
         finite = [xp.where(xp.isfinite(x), x, 0) for _, x in pairs]
-        n = hidden * d  # number of weights in U
+        n = hidden * d  # number of the first layer's weights
         zeros = xp.zeros(n * len(pairs), params.dtype)
         extended_inputs = {
             "coords": xp.concatenate([coords, *finite], 1),

@@ -30,7 +30,7 @@ from trigraph.torch.potentials.structures import check_potential, empty_like_mod
 
 __all__ = ["Attached", "attach", "run"]
 
-JOULE = 1 / 1.602176634e-19  # in eV; exact, like Avogadro's number; the values for electron are CODATA 2022
+JOULE = 1 / 1.602176634e-19  # in eV; exact, as is Avogadro's number; the values for electron are CODATA 2022
 # For each units style of LAMMPS, its energy unit in eV and its length unit in angstrom.
 UNITS = {
     "metal": (1.0, 1.0),
@@ -106,7 +106,7 @@ class Attached:
             )
         # Monte Carlo fixes try a deletion by removing atoms from the group `all`, which is bit 1 of the mask.
         present = np.flatnonzero(mask & 1)
-        order = present[np.argsort(tags[present], kind="stable")]  # so that sums ignore LAMMPS's order
+        order = present[np.argsort(tags[present], kind="stable")]  # so that sums do not depend on LAMMPS's order
         tags, x = tags[order], x[order]
         self._check_finite("position", tags, x)
         low, high, xy, yz, xz, periodic, _ = self.lmp.extract_box()
@@ -196,7 +196,7 @@ def _install_interrupt_handler(attached: Attached) -> None:
         signal.signal(signal.SIGINT, _handle_interrupt)
 
 
-# Attached models whose LAMMPS objects an interrupt stops, and the SIGINT handler that is called if none of them runs.
+# Attached models, whose LAMMPS objects an interrupt stops, and the SIGINT handler that is called if no object runs.
 # Both are global, because signal handlers belong to the process.
 _ATTACHED: weakref.WeakSet[Attached] = weakref.WeakSet()
 _PREVIOUS_HANDLER: Any = signal.default_int_handler

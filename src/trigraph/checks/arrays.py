@@ -74,7 +74,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
             sizes[a.name] = a.choices.index(values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
-    lengths: dict[str, int] = {}  # values of evaluated expressions
+    lengths: dict[str, int] = {}  # sizes by shape expression that has been evaluated
     for array, dims in op.axes:
         value = values.get(array.name)
         if value is None:
@@ -86,7 +86,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], lead: int = 0) -> dict[s
                 f"expected {describe_shape(array, sizes)} of rank {len(dims)}"
             )
         for (dim, names), size in zip(dims, shape, strict=True):
-            expected = sizes.get(dim)  # most expressions are a single symbol
+            expected = sizes.get(dim)  # most expressions consist of one symbol
             if expected is None:
                 expected = lengths.get(dim)
             if expected is None and names <= sizes.keys():
@@ -132,13 +132,13 @@ def check_arrays(op: Operator, values: Mapping[str, Any], library: ArrayLibrary,
         name, value = array.name, values[array.name]
         if value is None and array.nullable:
             continue
-        if type(value) is np.ndarray and library.kind == "numpy":  # the common case
+        if type(value) is np.ndarray and library.kind == "numpy":  # test the common case first
             dtype, device = value.dtype, "host"
         else:
             dtype, device = library.look(op.name, name, value, first)
         if dtype is not None and not array.index:
             takes_half = half and array.half
-            if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # FLOATS have native byte order
+            if dtype not in FLOATS and not (takes_half and is_half(dtype)):  # FLOATS has native byte order only
                 floats = library.floats + ", float16 or bfloat16" * takes_half
                 raise TypeError(f"{op.name}: {name} has dtype {dtype_name(dtype)}; expected {floats}")
             if first and dtype is not first_dtype and dtype != (expected := _expect_dtype(array, first_dtype)):
@@ -321,7 +321,7 @@ def _make_contiguous(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        return np.require(value, requirements=("C", "A", "E"))  # E: no subclass, which may redefine arithmetic
+        return np.require(value, requirements=("C", "A", "E"))  # E excludes subclasses, which may redefine arithmetic
     return value if value.flags.c_contiguous else get_array_module(value).ascontiguousarray(value)
 
 

@@ -125,7 +125,7 @@ class CSCTable(BlockTable):
 class EdgeTable(BlockTable):
     """Table with the columns edge, source, destination, reverse edge (or -1). Outputs belong to the source's block."""
 
-    has_reverse: bool  # otherwise end nodes determine reverse edges
+    has_reverse: bool  # whether the caller gave reverse edges; otherwise end nodes determine them
     ambiguous: bool  # whether reverse edges are ambiguous
 
     block = "num_nodes"

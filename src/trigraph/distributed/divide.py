@@ -268,7 +268,7 @@ def _build_triplet_table(
     with require_agreement(comm):
         check_range("partition_pieces", "edge", edge, number, "num_edges")
     output = edge
-    if outputs is not None:  # the rank that passed an edge knows its output
+    if outputs is not None:  # only the rank that passed an edge knows the edge's output
         wanted = unique(edge)
         halo = Halo(comm, edges, wanted, np.searchsorted(ends, wanted, side="right"))
         output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]

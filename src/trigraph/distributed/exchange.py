@@ -93,10 +93,8 @@ class Halo:
     ) -> None:
         self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
         is_local = owners == comm.rank
-        self._local_indices = (
-            np.searchsorted(own, wanted[is_local]),
-            np.flatnonzero(is_local),
-        )  # indices into own, wanted
+        # Indices of the local rows in `own` and in `wanted`.
+        self._local_indices = np.searchsorted(own, wanted[is_local]), np.flatnonzero(is_local)
         self._is_identity = bool(is_local.all()) and wanted.size == own.size  # all rows are local: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
         asked = exchange(comm, [wanted[at][:, None] for at in places])

@@ -18,7 +18,7 @@ class Subgraph(NamedTuple):
     """Part of the graph for one call of an operator."""
 
     ids: Ids  # ascending global numbers of the entities that the call reads, by symbol
-    places: dict[str, np.ndarray | None]  # positions of these rows in the call's arrays; None: all rows, in order
+    places: dict[str, np.ndarray | None]  # positions of their rows in the call's arrays; None: all rows, in order
     graphs: dict[str, Any]  # graph arguments of the call
     # For a chunk of an `EdgeGraph`: whether the output of each edge belongs to a block of the chunk. The other edges
     # end in the chunk but start in blocks whose edges are not all present.
@@ -78,7 +78,7 @@ class Partition:
     owners: Owners
     table: np.ndarray  # rows of the blocks that this rank owns
     cuda_aware: bool = False
-    name: tuple[str, str] = ("the partition", "")  # identifies the partition, the same on all ranks
+    name: tuple[str, str] = ("the partition", "")  # identifies the partition; the same name on all ranks
 
     def __post_init__(self) -> None:
         for array in (*self.owned.values(), *self.owners, self.table):

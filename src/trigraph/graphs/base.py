@@ -26,7 +26,7 @@ def enter_device(*values: Any) -> contextlib.AbstractContextManager[Any]:
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
             context = LIBRARIES["torch"]().on_device(value)
-        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # a new object has no `kind`
+        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # a new object has no `kind` yet
             import cupy
 
             context = cupy.cuda.Device(int(value.device.removeprefix("cuda:")))
@@ -99,8 +99,8 @@ class Immutable:
 
     kind: str  # "numpy" or "cupy"; "torch" for a graph that torch assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    # Cache of orders and tensors by name, which depend only on the graph. Device arrays remain writable, but writes to
-    # them are not checked.
+    # Cache of orders and tensors by name; they depend only on the graph. Device arrays remain writable, but writes to
+    # these arrays are not checked.
     _built: dict[str, Any]
 
     @staticmethod
@@ -109,7 +109,7 @@ class Immutable:
         return {"kind": name_library(array) or "torch", "device": find_device(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
-        if hasattr(self, next(iter(attributes))):  # __init__ called again; other code may use the arrays
+        if hasattr(self, next(iter(attributes))):  # __init__ was called again, but other code may use the arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
         for value in attributes.values():

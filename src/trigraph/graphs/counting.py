@@ -21,7 +21,7 @@ WRONG_INDEX, NO_MEMORY = -1, -2  # status codes of graphs.c
 # Alignment in bytes of the arrays in a block of memory, the same as for malloc.
 ALIGNMENT = 16
 
-# Fewer edges are sorted by one thread, without a query of the number of threads, because the first query fixes it.
+# Fewer edges are sorted by one thread, without a query of the number of threads, because a query fixes this number.
 MIN_PARALLEL_SIZE = 2**17
 
 # A separate function pointer, because argtypes set on `ctypes.pythonapi` apply to the whole process.
@@ -90,7 +90,7 @@ def order_by(caller: str, name: str, keys: Any, bound_name: str, num_keys: int) 
     """
     xp, dtype = get_array_module(keys), keys.dtype
     if xp is np:
-        check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # for the offsets and a copy
+        check_memory(caller, bound_name, num_keys, 2 * dtype.itemsize)  # memory for the offsets and their copy
         if counts_fit(keys.size, num_keys):
             sizes, lengths = (keys.size, num_keys, 0, -1), (num_keys + 1, keys.size, 0)
             status, facts, (offsets, positions, _) = fill_arrays("sort", sizes, (keys, None), lengths)

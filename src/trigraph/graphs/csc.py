@@ -206,7 +206,7 @@ class CSC(Immutable):
         if reverse is None:
             with self._enter_allocation_device():
                 reverse = self._built.setdefault("reverse", self._build_reverse())
-            if self.kind == "cupy":  # so that CUDA graphs can capture later calls
+            if self.kind == "cupy":  # built now, so that CUDA graphs can capture later calls
                 self.long_rows("offsets")
                 self.long_rows("src_offsets")
                 if not self.edges_in_order:

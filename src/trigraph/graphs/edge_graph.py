@@ -317,7 +317,7 @@ class EdgeGraph(Immutable):
         """Raise ValueError if the reverse of an edge is ambiguous."""
         if self.reverse_edge is not None:
             return
-        if self.kind == "jax":  # edge numbers are unknown while JAX traces
+        if self.kind == "jax":  # the indices of edges are unknown while JAX traces
             raise ValueError(
                 f"{operator}: exclude is 'edge' and graph has parallel edges; expected an EdgeGraph built with shifts "
                 "or vec, which identify the reverse of an edge"
@@ -357,7 +357,7 @@ class EdgeGraph(Immutable):
         terms = self.dst_offsets[self.src + 1] - first - (stop - start)
         ends = xp.cumsum(terms, dtype=np.int64)
         triplet = xp.arange(int(ends[-1]) if self.num_edges else 0)
-        # searchsorted instead of repeat, because cupy.repeat needs its counts on the host.
+        # Use searchsorted, because cupy.repeat needs its counts on the host.
         outer = xp.searchsorted(ends, triplet, side="right")
         position = first[outer] + (triplet - (ends - terms)[outer])
         position += xp.where(position >= start[outer], (stop - start)[outer], 0)

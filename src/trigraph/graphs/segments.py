@@ -76,7 +76,7 @@ class Segments(Immutable):
             **self._common_attributes(index),
             is_sorted=is_sorted,
         )
-        if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that CUDA graphs can capture later calls
+        if self.kind == "cupy" and self.max_size > PART_SIZE:  # built now, so that CUDA graphs can capture later calls
             self.long_rows("offsets")
 
     def __reduce__(self) -> tuple[Any, ...]:

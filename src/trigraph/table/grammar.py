@@ -19,7 +19,7 @@ from trigraph.table.lazy import lazy
 class Symbol:
     """Symbolic size in array shapes."""
 
-    doc: str  # meaning
+    doc: str  # what the symbol means
     minimum: int  # 0 for counts of entities (an empty graph is ordinary input), 1 for widths
     typical: tuple[int, ...]  # sizes that test cases use; deliberately not powers of two
     maximum: int | None = None  # largest size, if a definition limits it (`Definition.symbol`)
@@ -60,7 +60,7 @@ class Array:
     # Symbols or expressions of symbols, separated by spaces: ``"num_edges f_in*f_out"``. The last factor of an axis
     # varies fastest in memory.
     shape: str
-    doc: str  # meaning and units
+    doc: str  # meaning and units of the array
     # Polynomial degree of the outputs in this input, with the other inputs fixed (piecewise between kinks); None if
     # the outputs are not polynomial in it. Central differences are exact up to degree 2.
     degree: int | None = None
@@ -154,9 +154,9 @@ class Example:
 class Definition:
     """Definition of one differentiable operator."""
 
-    name: str  # ``gno_kernel``
-    family: str  # ``gno``; also the file name in every backend
-    summary: str  # one sentence
+    name: str  # such as ``gno_kernel``
+    family: str  # such as ``gno``; also the file name in every backend
+    summary: str  # summary in one sentence
     formulas: tuple[str, str, str]  # formulas of fwd, bwd and bwd2
     source: str  # reference for the formula
     inputs: tuple[Array, ...]  # in signature order
@@ -416,7 +416,7 @@ class Operator:
     def signature(self) -> inspect.Signature:
         """Signature of the operator in every backend; derivatives with named fields also have `wrt`."""
         positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-        nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # optional only in `trigraph.X`
+        nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # optional in `trigraph.*` only
         defaults = {n: value for n, value in self.defaults.items() if n not in nullable}
         return inspect.Signature([inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.names])
 
@@ -460,7 +460,7 @@ _NO_GLOBALS: dict[str, Any] = {"__builtins__": {}}
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     """Evaluate an expression of the table for given sizes; raise NameError if a symbol has no size yet."""
-    if expression in sizes:  # most expressions are a single symbol
+    if expression in sizes:  # most expressions consist of one symbol
         return sizes[expression]
     return eval(_compile_expression(expression), _NO_GLOBALS, sizes)
 

@@ -83,7 +83,7 @@ class GraphAttributes:
     reverse: tuple[str, ...]  # arrays of the result of `prepare`, which derivatives also need
     numbers: tuple[str, ...]
     lengths: tuple[tuple[str, str, int], ...]  # (name, array, k): the number `name` is the length of `array` minus k
-    # For each size, the arrays whose elements index the counted entities; the last offset equals the size itself.
+    # For each size, the arrays whose elements index the entities that the size counts; a last offset equals the size.
     numbered: Mapping[str, tuple[str, ...]]
     reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # like `lengths`, for arrays of `reverse`
 

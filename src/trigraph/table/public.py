@@ -169,7 +169,7 @@ def _distributed_example(op: Operator) -> list[str]:
         sizes, words, graph = op.graph.sizes, {name: "part"}, given[name]
     arrays = (*op.arguments, *forward.arguments, *op.fields)
     rows = {a.name: next((d for d in a.dims if d in sizes), "") for a in arrays}
-    for name, value in given.items():  # `y` and expressions of `y` already have this rank's rows only
+    for name, value in given.items():  # the output `y` already has this rank's rows only
         is_global = rows.get(name) and value[0] not in "Ny"
         words.setdefault(name, f'part.take({value}, "{rows[name]}")' if is_global else value)
 

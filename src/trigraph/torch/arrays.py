@@ -51,9 +51,9 @@ def view_array(value: Any, what: str = "a tensor") -> Any:
     if not value.is_cpu:
         return _array_on_device(value.detach() if value.requires_grad else value)
     pointer = value.data_ptr()
-    if needed and not pointer:  # `torch._efficientzerotensor` allocates no memory
+    if needed and not pointer:  # such as the result of `torch._efficientzerotensor`, which allocates no memory
         return view_array(value.clone())
-    # `Tensor.numpy` would make the storage non-resizable, but frameworks that shard parameters resize it.
+    # `Tensor.numpy` would make the storage non-resizable, but frameworks that shard parameters resize the storage.
     memory = Memory.at(pointer, value)
     shape, dtype = value.shape, convert_dtype(value.dtype)
     if dense:
@@ -75,7 +75,7 @@ class Memory(ctypes.Array):  # type: ignore[type-arg]
         return memory
 
 
-@functools.cache  # the result depends only on the dtype
+@functools.cache  # safe to cache, because the result depends only on the dtype
 def convert_dtype(dtype: torch.dtype) -> np.dtype:
     """Return the NumPy dtype that matches a torch dtype; for bfloat16, use the dtype from ml_dtypes."""
     if dtype is torch.bfloat16:
@@ -192,7 +192,7 @@ def as_array(value: torch.Tensor, what: str) -> Any:
         pass
     try:
         value = unwrap_tensor(value)
-    except ValueError:  # a batched tensor's memory has one more dimension
+    except ValueError:  # the memory of a batched tensor has one more dimension than the tensor
         return value
     return call_in_new_thread(view_array, value, what)
 
@@ -200,7 +200,7 @@ def as_array(value: torch.Tensor, what: str) -> Any:
 def tensor_from(array: Any) -> torch.Tensor:
     """Return a tensor that views an array's memory; if torch allocated that memory, the tensor shares its storage."""
     if isinstance(array, np.ndarray):
-        if array.dtype.kind == "V":  # ml_dtypes.bfloat16
+        if array.dtype.kind == "V":  # as for ml_dtypes.bfloat16
             return tensor_from(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
     owner = _tensors_by_address.get(array.data.mem.ptr) if array.flags.c_contiguous else None

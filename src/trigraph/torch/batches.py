@@ -92,7 +92,7 @@ def make_vmap_rule(op: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         arrays, keywords = op.unflatten(args, lambda t: t)
         reverse = any(args[last] is not None for last in lasts)
         graphs = {name: keywords[name] for name, _ in op.graphs if keywords[name] is not None}
-        shifts: Any = None  # added to the indices in each copy
+        shifts: Any = None  # offsets that are added to the indices in each copy of the graph
         if indices:
             like = arrays[op.first]
             shifts = graphs["graph"].num_positions * torch.arange(num_entries, device=like.device)[:, None, None]

@@ -107,7 +107,7 @@ def _check_submodules(layer: Module, kinds: Iterable[type[Module]], unchecked: t
 def _check_parameters(
     layer: Module, make_reference: Callable[[], Module] | None = None, dtypes: Iterable[torch.dtype] = FLOATS
 ) -> None:
-    """Raise unless all parameters are plain, share a dtype, and have the names and shapes of ``make_reference()``'s."""
+    """Raise unless all parameters are plain, share a dtype, and match ``make_reference()`` in names and shapes."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if type(parameter) not in (Parameter, UninitializedParameter):
@@ -319,7 +319,7 @@ def _yield_candidates(model: Module) -> Iterator[tuple[str, Module, _SupportedCl
             if entry is None or package not in entry.packages:
                 continue
             if type(layer).__module__.partition(".")[0] == "trigraph":
-                break  # already converted
+                break  # this layer has already been converted
             reason = None if cls is type(layer) else f"it is derived from {cls.__name__} and may change its methods"
             yield path, layer, entry, reason
             break

@@ -32,7 +32,7 @@ class Derivative:
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
         self.output_positions = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        # Cached results of `classify_fields`, by the choices of a call, which determine the fields and what bwd reuses.
+        # Results of `classify_fields`, keyed by a call's choices, which determine the fields and what bwd reuses.
         self.choice_cache: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @lazy
@@ -129,7 +129,7 @@ class Derivative:
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
         """Return the requested gradients of the arguments, and None for the other arguments."""
-        if all(t is None for t in cotangents):  # with zeros instead, arrays that contain NaN would get NaN gradients
+        if all(t is None for t in cotangents):  # zero cotangents would yield NaN for arrays with NaN
             return (None,) * len(needed)
         values, keywords = self.arguments(ctx, ctx.saved_tensors)
         if self.order == 2:

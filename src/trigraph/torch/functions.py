@@ -106,7 +106,7 @@ def _compute_into(op: TorchOperator, arrays: list[Any], keywords: dict[str, Any]
     except MemoryError as error:
         raise_named(op.op, error)
     for tensor in out.values() if isinstance(out, Mapping) else (out,):
-        torch.autograd.graph.increment_version(tensor)  # a backward pass that saved the tensor will raise
+        torch.autograd.graph.increment_version(tensor)  # backward passes that need the old values will raise errors
     return results
 
 
@@ -139,7 +139,7 @@ def _make_function(spec: Definition) -> Callable[..., Any]:
             return uncompiled_compute(*args, out=out, backend=backend, **kwargs)
         _, device = check_arrays(table, values, TENSORS)
         check_graphs(table, values, TENSORS, device, stacklevel=3)
-        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check their values
+        if not all(type(values[a.name]) in a.kinds for a in table.attributes):  # the operators check the values
             check_attributes(table, values)
         if backend is not None:
             choose_backend(table, values, backend)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trigraph.torch.signatures import ElementwiseFunction, allow_nesting
 
-PARTS = range(4)  # indices of f, f_1, f_2, f_12; bit 0 means a factor e, bit 1 a factor d
+PARTS = range(4)  # indices of f, f_1, f_2, f_12; bit 0 is set if e is a factor, bit 1 if d is a factor
 
 
 class Jet:
@@ -30,7 +30,7 @@ class Jet:
     def __getitem__(self, at: Any) -> "Jet":
         dim = int(isinstance(at, tuple) and at[0] == slice(None))
         index = at[1] if dim else at
-        if isinstance(index, Tensor) and index.dtype == torch.int64:  # faster to differentiate than indexing
+        if isinstance(index, Tensor) and index.dtype == torch.int64:  # index_select has a faster derivative
             return apply_linear(lambda t: t.index_select(dim, index), self)
         return apply_linear(lambda t: t[at], self)
 

@@ -150,7 +150,7 @@ class TorchOperator:
 
         The first argument states whether forward mode is active, which requires more tensors to be saved.
         """
-        # The rule applies this function itself, because outer torch.func levels need its derivatives and vmap rule.
+        # The vmap rule applies `function` again, because outer torch.func levels need its derivatives and vmap rule.
         rule = make_vmap_rule(self, lambda *args: self.function.apply(True, *args))
 
         class Recorded(torch.autograd.Function):
@@ -248,7 +248,8 @@ class TorchOperator:
         def run(*args: Any) -> Any:
             first: torch.Tensor = args[self.first]
             try:
-                # View even graph arrays inside `on_device`: outside, CuPy's stream waits, which CUDA graphs forbid.
+                # View even graph arrays inside `on_device`: outside, CuPy's stream waits, but CUDA graphs forbid
+                # waiting.
                 with on_device(first, shares=True):
                     fields = self.compute(args).values()
                 if self.op.single:

@@ -29,7 +29,7 @@ def _load_library() -> Any:
         return None
     try:
         lead_library()
-    except (ImportError, ValueError):  # the fast path was not built; each call will raise this error again
+    except (ImportError, ValueError):  # no build of the fast path is usable; each call will raise this error
         return None
     torch.ops.load_library(str(LIBRARY.with_name("libtrigraph_torch.so")))
     return torch.ops.trigraph_cpu
@@ -47,7 +47,7 @@ class NativeOperator:
         self.start = numbers  # position of the first attribute in the arguments
         self.stop = numbers + len(op.attributes)
         self.bits = {f.name: 1 << place for place, f in enumerate(op.fields)}
-        self.mask_cache: dict[str, int] = {}  # cached results of `make_mask` by argument
+        self.mask_cache: dict[str, int] = {}  # cached results of `make_mask`, keyed by its argument
         self.nullable = [a.nullable for a in op.arguments]
         self.first = [a.name for a in op.arguments].index(op.definition.inputs[0].name)
         cls, parts = (GRAPH_TYPES[op.graph.type_name], GRAPH_PARTS[op.graph.type_name]) if op.graph else (None, None)
@@ -91,7 +91,7 @@ class NativeOperator:
                     needs_gradient = needs_gradient or array.requires_grad
                 else:
                     return None
-            # In forward mode, `unpack_dual` returns a different tensor object.
+            # If the tensor has a forward-mode tangent, `unpack_dual` returns a different tensor object.
             return needs_gradient if forward_ad.unpack_dual(arrays[self.first]).primal is arrays[self.first] else None
         except RuntimeError:
             return None
@@ -123,7 +123,7 @@ class NativeOperator:
         return rest + numbers
 
     def encode_arguments(self, args: Any) -> list[Any]:
-        """Convert arguments of ``trigraph::X`` to arguments of ``trigraph_cpu::X``."""
+        """Convert the arguments of ``trigraph::X`` to those of ``trigraph_cpu::X``."""
         given = [*zip(self.op.attributes, args[self.start : self.stop], strict=True)]
         numbers = [find_choice(a.choices, v) if a.choices else v for a, v in given]
         if not self.op.selective:
@@ -138,7 +138,7 @@ class NativeOperator:
         return mask
 
     def decode_arguments(self, args: Any) -> list[Any]:
-        """Convert arguments of ``trigraph_cpu::X`` to arguments of ``trigraph::X``."""
+        """Convert the arguments of ``trigraph_cpu::X`` to those of ``trigraph::X``."""
         given = zip(self.op.attributes, args[self.start : self.stop], strict=True)
         values = [a.choices[v] if a.choices else v for a, v in given]
         wanted = [",".join(n for n, bit in self.bits.items() if args[-1] & bit)] if self.op.selective else []

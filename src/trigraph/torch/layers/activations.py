@@ -30,7 +30,7 @@ class _SiLU(ElementwiseFunction):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)  # torch's generated vmap rule requires the same tensors for both modes
+        ctx.save_for_forward(*inputs)  # torch's generated vmap rule saves the same tensors for forward mode
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

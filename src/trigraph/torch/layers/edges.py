@@ -34,7 +34,7 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
     if value.dim() != 2 or width not in (None, value.shape[1]):
         more = "" if width is None else f" with {width} columns"
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
-    if rows is not None and value.shape[0] != rows:  # unlike len(), symbolic in a traced program
+    if rows is not None and value.shape[0] != rows:  # `shape[0]` stays symbolic in a traced program, unlike len()
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
@@ -366,6 +366,6 @@ def add_self_loops(
     largest = torch.iinfo(edge_index.dtype).max
     if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch.compile does not support `require_count`
         num_nodes = require_count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
-    if edge_index.is_cpu and not torch.compiler.is_compiling():  # bytes for the loops and the result
+    if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory of the self-loops and the result
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
     return append_loops(edge_index, edge_attr, num_nodes, fill_value)

@@ -288,7 +288,7 @@ class GATConv(torch.nn.Module):
                 )
         elif uses_torch_operators:
             check_indices("GATConv", edge_index, num_src, num_dst)
-        else:  # a graph break in compiled programs, so do it before any computation
+        else:  # adding self-loops breaks the graph of compiled programs, so add them before any computation
             graph = build_graph("GATConv", edge_index, num_src, num_dst, self.add_self_loops)
         if self.add_self_loops and (uses_torch_operators or edge_attr is not None):
             edge_index, edge_attr = append_loops(edge_index, edge_attr, min(num_src, num_dst), self.fill_value)  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ class CapacitySearch:
         self.z, self.batch = torch.empty_like(padding.z), torch.empty_like(padding.batch)
         self._periodic = torch.zeros(padding.rows[2] - 2, 3, dtype=torch.bool, device=padding.pos.device)
         self.periodic = self._periodic.clone()
-        # Never recaptured, because neither the cutoff nor the memory of padding and search ever changes.
+        # The search is never recaptured, because neither the cutoff nor the memory of padding and search ever changes.
         self._replay = Replay(f"{OWNER}: search", self.search, padding.pos.device, pool)
         self._flags = np.zeros((0, 3), bool)
         self._host_result = torch.zeros(2, dtype=torch.int64, pin_memory=padding.pos.is_cuda)

@@ -69,7 +69,7 @@ class CapturedPotential(Replacement):
         self._addresses: list[int] = []
         self._lock = Lock()
         self._pool: Any = None
-        self._search_padding: Padding | None = None  # reused while calls have the same atoms as the last call
+        self._search_padding: Padding | None = None  # padding of the last call, reused while the atoms are the same
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, which omits CUDA graphs."""

@@ -125,7 +125,8 @@ def make_example(model: Potential, inputs: Inputs, min_structures: int = 17) -> 
         z = inputs.z.cpu()[torch.randint(len(inputs.z), (len(batch),), generator=generator)].to(inputs.z.device)
         cells = None if inputs.cells is None else (9.0 * model.cutoff * torch.eye(3)).repeat(structures, 1, 1)
         pos, cells = pos.to(inputs.pos), None if cells is None else cells.to(inputs.pos)
-        # Ignore `max_num_neighbors`: with the value 2, there would be exactly twice as many edges as atoms.
+        # Ignore `max_num_neighbors`: if it is 2, there are always twice as many edges as atoms, so that the sizes
+        # below would never all differ.
         neighbors = find_neighbors(type(model).__name__, pos, model.cutoff, batch.to(z.device), cells)
         sizes = [m * n + more for n in (len(batch), structures) for m, more in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1))]
         sizes += [m * neighbors.graph.num_edges + more for m, more in ((1, 0), (1, 1), (2, 0), (2, 1))]
@@ -165,10 +166,10 @@ class _Program:
         rewrite_sums(program, find_index_nodes(program, key.state, example))
         # Parse the condition only once: for DimeNet++ (16,000 characters), parsing takes 3 ms, evaluation 0.1 ms.
         self.condition: Any = compile(read_size_conditions(program), "condition of sizes", "eval")
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here, because the import is slow
 
         self.conditions = ShapeEnv()
-        # Sizes that last met the condition, which depends only on sizes: it is not evaluated again for the same sizes.
+        # Sizes of the last call that met the condition, which is not evaluated again for the same sizes.
         self.shapes: list[torch.Size] = []
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -236,7 +237,7 @@ class _Program:
         """Return the program's results, gradients and buffers; the first call compiles the program."""
         state = {n: t if n in key.parameters else t.clone() for n, t in key.state.items()}
         try:
-            with warnings.catch_warnings():  # caused by torch itself, which instantiates autograd.Function
+            with warnings.catch_warnings():  # torch itself instantiates autograd.Function, which warns
                 warnings.filterwarnings("ignore", ".* should not be instantiated", DeprecationWarning)
                 results = self._compute(state, example, None)
         except Exception as error:
@@ -361,7 +362,8 @@ class CompiledPotential(Replacement):
         self.programs: list[_Program] = []
         # Key of the model, which `ProgramKey.unchanged` compares with the model in each call.
         self._key: ProgramKey | None = None
-        self._reported: list[str] = []  # attributes already reported as not compared
+        # Attributes that the user has already been told cannot be compared with the traced model.
+        self._reported: list[str] = []
         self._dropped_compilations = 0  # number of compilations in dropped programs
 
     def __getstate__(self) -> dict[str, Any]:
@@ -423,7 +425,7 @@ class CompiledPotential(Replacement):
         create_graph: bool,
     ) -> Any:
         """Call the program for these arguments; return None if no program supports their sizes."""
-        if neighbors.graph.num_edges < 2:  # torch makes sizes 0 and 1 constants
+        if neighbors.graph.num_edges < 2:  # tracing makes sizes 0 and 1 constants
             return None
         if not create_graph:
             pos, cells, vector = (None if t is None else t.detach() for t in (pos, cells, vector))  # type: ignore[assignment]
@@ -461,7 +463,7 @@ class CompiledPotential(Replacement):
             return program
 
         def make_program() -> _Program:
-            program = self._find_program(kind, self._share_values(key))  # may have been compiled by another thread
+            program = self._find_program(kind, self._share_values(key))  # another thread may have compiled it
             if program is not None:
                 return program
             changes_of_programs = [find_differences(p.values, key.values) for p in self.programs if p.kind == kind]

@@ -142,7 +142,7 @@ class EmbeddingBlock(Module):
         dst_weight, src_weight, rbf_weight = self.lin.weight.chunk(3, dim=1)
         try:
             atoms = self.emb(z)
-        except IndexError:  # on the CPU, if `neighbors` was given and z was not checked
+        except IndexError:  # raised on the CPU if `neighbors` was given, so that z was not checked
             _check_atomic_numbers(z)
             raise
         ends = neighbors.of_ends(F.linear(atoms, src_weight), F.linear(atoms, dst_weight))

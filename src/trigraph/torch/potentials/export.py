@@ -258,7 +258,7 @@ def _trace_program(
 
 def _check_branches(owner: str, model: Potential, condition: str, state: dict[str, Tensor], example: Inputs) -> None:
     """Raise ValueError if the model takes a different branch for fewer or more structures than were traced."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # a slow import
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # imported here, because the import is slow
 
     pos = example.pos[:8] - example.pos[:1]
     few = find_neighbors(owner, pos, model.cutoff, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]))

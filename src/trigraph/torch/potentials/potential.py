@@ -174,7 +174,7 @@ class Potential(Module):
         """Return the sums of `forward` for arguments checked by `prepare`, shape (num_structures, out_channels)."""
         return neighbors.into_structures(compute_atom_outputs(self, z, neighbors.vectors(pos, cells), neighbors))
 
-    @exclude_from_compilation  # by default, torch does not compile functions that compute their own gradients
+    @exclude_from_compilation  # torch does not compile functions that compute their own gradients by default
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -355,7 +355,7 @@ class Potential(Module):
         neighbors: Neighbors | None,
         energies: bool = False,
     ) -> tuple[Neighbors, Tensor | None]:
-        """Check the arguments; return neighbours and stacked cells. If `energies`, require that `out_channels` is 1."""
+        """Check the arguments; return neighbours and stacked cells. `energies` requires that `out_channels` is 1."""
         owner = type(self).__name__
         if energies and self.out_channels != 1:
             raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
@@ -446,7 +446,7 @@ def copy_without_gradients(model: Potential) -> Potential:
 
 def _multiply_by_hessian(forces: Tensor, pos: Tensor, vector: Tensor, create_graph: bool = False) -> Tensor:
     """Return the product of the Hessian with a vector, given differentiable forces."""
-    if not forces.requires_grad:  # no atom has neighbours
+    if not forces.requires_grad:  # true if no atom has neighbours
         return torch.zeros_like(vector)
     (product,) = torch.autograd.grad(forces, pos, -vector, True, create_graph, materialize_grads=True)
     return product
@@ -497,7 +497,7 @@ def compute_derivatives_and_strains(
     if total.requires_grad:
         by_pos, by_vec = torch.autograd.grad(total, (pos, vec), create_graph=create_graph, allow_unused=True)
     if by_vec is None:
-        if vec.shape[0]:  # an error only if there are edges
+        if vec.shape[0]:  # raise an error only if there are edges
             raise ValueError(
                 "Potential.atoms_of_vectors: the returned outputs of atoms do not depend on vec; expected outputs "
                 "computed from vec, without detach, numpy or no_grad"
@@ -506,7 +506,7 @@ def compute_derivatives_and_strains(
     # Strain acts on edge vectors as on positions and cells, so the strain derivative is a sum over edges.
     edge_strains = None if cells is None else (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
     stress = None if edge_strains is None else _compute_stress(edge_strains, cells, neighbors)
-    forces = 0.0 - by_pos  # unlike -by_pos, not -0.0 for atoms without neighbours
+    forces = 0.0 - by_pos  # unlike -by_pos, yields no -0.0 for atoms without neighbours
     return EnergyForcesStress(energy, forces, stress, atom_energies[:, 0]), edge_strains
 
 

@@ -88,7 +88,7 @@ class ProgramKey:
             and not any(self._empty)
             and all(map(operator.is_, self._list_objects(), self._objects))
             and list(map(_properties, self._tensors)) == self._properties
-            and list(map(Tensor.stride, self._strided)) == self._strides  # last, as sparse tensors lack strides
+            and list(map(Tensor.stride, self._strided)) == self._strides  # last: sparse tensors lack strides
         )
 
     def _list_objects(self) -> Iterator[Any]:
@@ -110,7 +110,7 @@ class ProgramKey:
             if not _is_immutable(value) and place not in self.not_compared:
                 self.not_compared.append(place)
             return _ComparedByIdentity(value)
-        if cls is not tuple:  # Python may share equal tuples
+        if cls is not tuple:  # skip tuples, because Python may share equal tuples
             self._names[id(value)] = place
             self._containers.append(value)
         if isinstance(value, Mapping):

@@ -80,7 +80,7 @@ class Replacement(Module):
         """Call the original potential, because torch.compile can compile energies without a replacement."""
         return self.model(*args, **kwargs)
 
-    # The methods below call the replacement's `prepare` and `differentiated`, not the model's.
+    # The methods below call the replacement's `prepare` and `differentiated`, not those of the model.
     energy_forces_stress: Any = Potential.energy_forces_stress
     hessian_vector_product: Any = Potential.hessian_vector_product
     hessian: Any = Potential.hessian
@@ -105,7 +105,7 @@ class Replacement(Module):
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors
     ) -> Callable[[Tensor], Tensor]:
         """Return a function like `Potential.make_hessian_product`, but use one copy of all structures per direction."""
-        copies = functools.cache(neighbors.copies)  # by number of copies
+        copies = functools.cache(neighbors.copies)  # cached by the number of copies
 
         def multiply(directions: Tensor) -> Tensor:
             k = len(directions)

@@ -183,7 +183,7 @@ class Neighbors(NamedTuple):
         if cell is None:
             raise ValueError("Neighbors: cell is None; expected cells, because some edges cross their boundaries")
         shifts = self.shifts.to(pos.dtype)
-        if self.batch is None or cell.shape[0] == 1:  # unlike len(), symbolic in a traced program
+        if self.batch is None or cell.shape[0] == 1:  # `shape[0]` stays symbolic in a traced program, unlike len()
             return vec + shifts @ cell[0]
         of_edge = cell.index_select(0, self.batch.index_select(0, self.src))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
@@ -324,7 +324,7 @@ def _count_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: in
     if tuple(batch.shape) != (num_atoms,):
         raise ValueError(f"{owner}: batch has shape {tuple(batch.shape)}; expected (num_atoms,) = ({num_atoms},)")
     number = len(cell) if several else int(batch.max()) + 1 if num_atoms else 0
-    check_memory(owner, "max(batch) + 1", number, 16)  # bytes per structure in two arrays of offsets
+    check_memory(owner, "max(batch) + 1", number, 16)  # bytes per structure in its two arrays of offsets
     if num_atoms and not 0 <= int(batch.min()) <= int(batch.max()) < number:
         raise ValueError(
             f"{owner}: batch goes from {int(batch.min())} to {int(batch.max())}; expected from 0 to num_structures - 1 "

@@ -219,7 +219,7 @@ def rewrite_sums(program: Any, indices: Mapping[Any, Any]) -> None:
             continue
         with program.graph.inserting_before(node):
             replacement = program.graph.call_function(call, new_arguments)
-        for item in list(node.users):  # one per field; only the first is not empty
+        for item in list(node.users):  # one user per field; only the first field is not empty
             item.replace_all_uses_with(replacement)
             program.graph.erase_node(item)
         program.graph.erase_node(node)

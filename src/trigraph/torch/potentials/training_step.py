@@ -30,7 +30,7 @@ class PaddedStructures:
         self.z, self.neighbors = given.z, given.neighbors
         self.real_atoms, self.real_structures = real_atoms, real_structures
         self._model, self._cells, self._pos = model, given.cells, given.pos.detach().requires_grad_()
-        self._results: EnergyForcesStress | None = None  # cached results
+        self._results: EnergyForcesStress | None = None  # cached results of `energy_forces_stress`
 
     def energy_forces_stress(self) -> EnergyForcesStress:
         """Return the results of `Potential.energy_forces_stress`, differentiable with respect to the parameters."""
@@ -116,7 +116,7 @@ class TrainingStep:
             g.shape != p.shape or g.dtype != p.dtype or g.device != p.device for p, g in self._gradients.items()
         ):
             self._gradients, self._captured_settings = {p: torch.zeros_like(p) for p in parameters}, None
-        for p, gradient in self._gradients.items():  # `zero_grad` may have reset `p.grad`
+        for p, gradient in self._gradients.items():  # restore `p.grad`, which `zero_grad` may have reset
             p.grad = gradient
         settings = self._list_settings()
         if settings != self._captured_settings:
