@@ -77,12 +77,8 @@ struct SplitByUnit {
             read(q.at(lane_of_warp() % 4 * 4 + i, lane_of_warp() / 4), x[i]);
         }
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const Parts pair = split(x[i % 2 * 2][i / 2], x[i % 2 * 2 + 1][i / 2]);
-#pragma unroll
-            for (int p = 0; p < 3; p++) {
-                right[i / 2].at[p][i % 2] = pair.at[p];
-            }
+        for (int j = 0; j < 4; j++) {
+            right[j] = RightParts({x[0][j], x[1][j], x[2][j], x[3][j]});
         }
     }
 };
@@ -98,14 +94,7 @@ struct SplitByFeature {
             const int step = i / 2, t = i % 2;
             float x[4];
             read(q.at(tensor_pair_col(lane_of_warp() / 4, t), step * 4 + lane_of_warp() % 4), x);
-#pragma unroll
-            for (int word = 0; word < 2; word++) {
-                const Parts pair = split(x[word * 2], x[word * 2 + 1]);
-#pragma unroll
-                for (int p = 0; p < 3; p++) {
-                    right[step][t].at[p][word] = pair.at[p];
-                }
-            }
+            right[step][t] = RightParts({x[0], x[1], x[2], x[3]});
         }
     }
 };

@@ -364,13 +364,9 @@ struct PieceGradients {
     __device__ void split_tiles(int o0, RightParts (&right)[2]) const {
         const int p = lane_of_warp() % 4;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int o = o0 + tensor_pair_col(lane_of_warp() / 4, i / 2), x = p + i % 2 * 8;
-            const Parts pair = split(at(x, o), at(x + 4, o));
-#pragma unroll
-            for (int part = 0; part < 3; part++) {
-                right[i / 2].at[part][i % 2] = pair.at[part];
-            }
+        for (int t = 0; t < 2; t++) {
+            const int o = o0 + tensor_pair_col(lane_of_warp() / 4, t);
+            right[t] = RightParts({at(p, o), at(p + 4, o), at(p + 8, o), at(p + 12, o)});
         }
     }
 };

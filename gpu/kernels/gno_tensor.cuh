@@ -23,13 +23,13 @@ constexpr int group_words = 6;
 
 __device__ inline int groups_of(int width) { return (width + 31) / 32 * 8; }
 
-// The lower or upper halves of two words.
-__device__ inline unsigned join_halves(unsigned low, unsigned high, bool upper) {
-#ifdef __CUDA_ARCH__
-    return __byte_perm(low, high, upper ? 0x7632 : 0x5410);
-#else
-    return upper ? (high & 0xffff0000u) | low >> 16 : high << 16 | (low & 0xffffu);
-#endif
+// The parts of two numbers, NaN if three parts do not hold them.
+__device__ inline Parts split_alone(float low, float high) {
+    Parts parts;
+    if (split(low, high, parts) != 0) {
+        parts.at[0] = nan_parts;
+    }
+    return parts;
 }
 
 // parts[row, group] of the numbers values[row, 4 group + i]. Each number is split alone, so that none affects another.
@@ -42,7 +42,7 @@ gno_split_rows_tensor(const float* __restrict__ values, long long num_rows, int 
         Parts of[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            of[j] = split(column + j < width ? values[row * width + column + j] : 0.0f, 0.0f);
+            of[j] = split_alone(column + j < width ? values[row * width + column + j] : 0.0f, 0.0f);
         }
 #pragma unroll
         for (int p = 0; p < 3; p++) {
@@ -72,8 +72,8 @@ gno_split_v_tensor(const float* __restrict__ v, int num_k, int depth, int cols, 
         const int x = step * 16 + lane % 4 * 4 + word % 2 * 2;
         const int z = pair * 16 + tensor_pair_col(lane / 4, word / 2);
         const float* const from = v + k * depth * cols + (long long)(x) * depth_stride + (long long)(z) * col_stride;
-        const Parts of = split(z < cols && x < depth ? from[0] : 0.0f,
-                               z < cols && x + 1 < depth ? from[depth_stride] : 0.0f);
+        const Parts of = split_alone(z < cols && x < depth ? from[0] : 0.0f,
+                                     z < cols && x + 1 < depth ? from[depth_stride] : 0.0f);
 #pragma unroll
         for (int p = 0; p < 3; p++) {
             parts[tile * pair_words + p * 128 + lane * 4 + word] = int(of.at[p]);
@@ -87,12 +87,8 @@ gno_split_v_tensor(const float* __restrict__ v, int num_k, int depth, int cols, 
 __device__ inline LeftParts split_rows_of_lane(const float (&x)[2][4]) {
     LeftParts parts;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const Parts pair = split(x[i % 2][i / 2 * 2], x[i % 2][i / 2 * 2 + 1]);
-#pragma unroll
-        for (int p = 0; p < 3; p++) {
-            parts.at[p][i] = pair.at[p];
-        }
+    for (int i = 0; i < 2; i++) {
+        parts.set_row(i, {x[i][0], x[i][1], x[i][2], x[i][3]});
     }
     return parts;
 }

@@ -22,8 +22,8 @@ constexpr bool has_tensor_cores = true;
 
 constexpr int tensor_rows = 16, tensor_cols = 8, tensor_depth = 16;
 
-// The parts of two numbers that are neighbours along the depth, the largest first: in a word, the bfloat16 part of the
-// number at the lower depth is in the lower half.
+// The bfloat16 parts of two numbers at consecutive depths, largest parts first. Each 32-bit word holds one part of each
+// number, with the number at the smaller depth in the lower half.
 struct Parts {
     unsigned at[3];
 };
@@ -38,27 +38,57 @@ __device__ inline unsigned bfloat16_pair(float low, float high) {
 #endif
 }
 
-__device__ inline Parts split(float low, float high) {
-    Parts parts;
+// The lower or upper halves of two words.
+__device__ inline unsigned join_halves(unsigned low, unsigned high, bool upper) {
+#ifdef __CUDA_ARCH__
+    return __byte_perm(low, high, upper ? 0x7632 : 0x5410);
+#else
+    return upper ? (high & 0xffff0000u) | low >> 16 : high << 16 | (low & 0xffffu);
+#endif
+}
+
+// Splits two numbers. Returns zero only if three parts hold both of them exactly.
+__device__ inline unsigned split(float low, float high, Parts& parts) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
         parts.at[p] = bfloat16_pair(low, high);
         low -= __uint_as_float(parts.at[p] << 16);
         high -= __uint_as_float(parts.at[p] & 0xffff0000u);
     }
-    // The rests have at most 8 bits and need no rounding, unless three parts do not hold the number.
+    // If three parts hold a number, its remainder has at most 8 significant bits and needs no rounding.
     const unsigned low_bits = __float_as_uint(low), high_bits = __float_as_uint(high);
-    parts.at[2] = (high_bits & 0xffff0000u) | low_bits >> 16;
-    if (((low_bits | high_bits) & 0xffffu) != 0) {
-        parts.at[0] = 0x7fff7fffu;  // NaN
-    }
-    return parts;
+    parts.at[2] = join_halves(low_bits, high_bits, true);
+    return join_halves(low_bits, high_bits, false);
 }
+
+constexpr unsigned nan_parts = 0x7fff7fffu;  // two bfloat16 NaN
+
+// The parts of four numbers in a row of a left tile or in a column of a right tile. If three parts do not hold all four
+// numbers, all sums of the row or column become NaN.
+struct FourParts {
+    Parts pair[2];
+
+    __device__ FourParts(float low, float high, float next_low, float next_high) {
+        const unsigned first = split(low, high, pair[0]), second = split(next_low, next_high, pair[1]);
+        if ((first | second) != 0) {
+            pair[0].at[0] = nan_parts;
+        }
+    }
+};
 
 // The parts that a lane of a warp has of a left tile: word i is of row left_row(i), and of the depth left_depth(i) and
 // the next one.
 struct LeftParts {
     unsigned at[3][4];
+
+    // Sets the words i and i + 2, which belong to one row.
+    __device__ void set_row(int i, const FourParts& row) {
+#pragma unroll
+        for (int p = 0; p < 3; p++) {
+            at[p][i] = row.pair[0].at[p];
+            at[p][i + 2] = row.pair[1].at[p];
+        }
+    }
 };
 __device__ inline int left_row(int i) { return int(threadIdx.x) % 32 / 4 + i % 2 * 8; }
 __device__ inline int left_depth(int i) { return int(threadIdx.x) % 4 * 2 + i / 2 * 8; }
@@ -66,6 +96,15 @@ __device__ inline int left_depth(int i) { return int(threadIdx.x) % 4 * 2 + i / 
 // The same of a right tile: word i is of column right_col().
 struct RightParts {
     unsigned at[3][2];
+
+    RightParts() = default;
+    __device__ explicit RightParts(const FourParts& column) {
+#pragma unroll
+        for (int p = 0; p < 3; p++) {
+            at[p][0] = column.pair[0].at[p];
+            at[p][1] = column.pair[1].at[p];
+        }
+    }
 };
 __device__ inline int right_col() { return int(threadIdx.x) % 32 / 4; }
 __device__ inline int right_depth(int i) { return int(threadIdx.x) % 4 * 2 + i * 8; }
@@ -78,28 +117,17 @@ __device__ inline int sum_col(int i) { return int(threadIdx.x) % 4 * 2 + i % 2; 
 template <class Left> __device__ LeftParts split_left(const Left& left) {
     LeftParts parts;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const Parts pair = split(left(left_row(i), left_depth(i)), left(left_row(i), left_depth(i) + 1));
-#pragma unroll
-        for (int p = 0; p < 3; p++) {
-            parts.at[p][i] = pair.at[p];
-        }
+    for (int i = 0; i < 2; i++) {
+        const int row = left_row(i), x = left_depth(i), next = left_depth(i + 2);
+        parts.set_row(i, {left(row, x), left(row, x + 1), left(row, next), left(row, next + 1)});
     }
     return parts;
 }
 
 // The parts of right(depth, col).
 template <class Right> __device__ RightParts split_right(const Right& right) {
-    RightParts parts;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const Parts pair = split(right(right_depth(i), right_col()), right(right_depth(i) + 1, right_col()));
-#pragma unroll
-        for (int p = 0; p < 3; p++) {
-            parts.at[p][i] = pair.at[p];
-        }
-    }
-    return parts;
+    const int col = right_col(), x = right_depth(0), next = right_depth(1);
+    return RightParts({right(x, col), right(x + 1, col), right(next, col), right(next + 1, col)});
 }
 
 struct TileSum {
