@@ -67,10 +67,10 @@ struct Axes {
     int y_bits;
     int x_bits;
 
-    // What lanes along x exchange places by in shared memory, where they are consecutive: after it, the sums for
-    // different y lie in different banks.
+    // Returns the number that is combined by XOR with the places of consecutive lanes along x in shared memory, so that
+    // the sums for different y are in different banks.
     __device__ int swizzle(int y) const {
-        const int y_banks = min(y_bits, 5 - x_bits);  // bits of y that tell banks apart without it
+        const int y_banks = min(y_bits, 5 - x_bits);  // bits of y that already select different banks
         return y_stride == 1 ? 0 : (y >> y_banks) & ((1 << x_bits) - 1);
     }
 };

@@ -1,6 +1,6 @@
 // Gradients of gno_message with respect to features, coords and the first layer, by the slabs of gno_message.cuh. A
-// block of threads computes a slab of Q, the cotangents of its pieces' moments, in shared memory; then each warp uses
-// the part of one piece after another for the piece's edges. What is linear in Q is added to the results slab by slab.
+// block of threads computes a slab of Q, the cotangents of its pieces' moments, in shared memory. Then each warp
+// processes the edges of one piece at a time. The results are linear in Q; therefore contributions of slabs are added.
 #pragma once
 
 #include "gno_message.cuh"
@@ -222,8 +222,8 @@ __device__ void multiply_by_bias(const T* g, const T* b_v, int f0, int f_in, int
 
 // With Q = g V^^T of each piece and s[e, k] = sum over f of Q[k, f] h[src, f] where the hidden layer is active, else 0:
 // to_source[p, f] (+)= sum over k of a^[k] Q[k, f], or of a_dot[k] Q[k, f] if `dot`; to_coords[p] (+)= weights^T s;
-// to_params (+)= sum of s xi^^T over the edges of each piece, each if not null, and added to what is there if add_.
-// Every sum belongs to one lane throughout the kernel.
+// to_params (+)= sum of s xi^^T over the edges of each piece. Null pointers omit a result; results are added to
+// previous values if add_source, add_coords or add_params is set. The same lane computes a sum throughout the kernel.
 template <class T, class I>
 __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, const T* g, const T* h, const T* weights,
                                    const T* xi, const RowPartition<I>& partition, const I* indices, const I* edge_ids,

@@ -1,13 +1,14 @@
-// gno_grad_edges on tensor cores: Q and its products with the units and features of edges.
+// gno_grad_edges on tensor cores, which compute Q and its products with the units and features of edges.
 #pragma once
 
 #include "gno_grad_edges.cuh"
 #include "gno_message_tensor.cuh"
 
-// A slab of Q as in compute_q, with a row for b_v, number 16, if it has the first units.
-constexpr int q_stride = 17 * 32 + 4;  // between pieces
+// The distance between the pieces of a slab of Q, which is stored as by compute_q. In the slab with the first units,
+// row 16 is for b_v.
+constexpr int q_stride = 17 * 32 + 4;
 
-// Computes those of a row of the slab once more that are not finite, without tensor cores; `v` is the row of V^.
+// Recomputes elements of a row of the slab that are not finite, without tensor cores; `v` is the row of V^.
 __device__ inline void repeat_q(const float* v, const float* g, int pieces, int k, int width, int f_out, float* q) {
     __syncwarp();
 #pragma unroll 1
@@ -24,8 +25,8 @@ __device__ inline void repeat_q(const float* v, const float* g, int pieces, int 
     }
 }
 
-// The slab, whose pieces are the rows of left tiles; `v_parts` are those of right tiles along o. Rows of pieces beyond
-// the last are arbitrary.
+// Computes the slab. The rows of left tiles are pieces, and `v_parts` are right tiles whose depth is o. The results for
+// pieces beyond the last one are arbitrary.
 __device__ inline void compute_q_tensor(const float* v, const int* v_parts, const float* g, const int* g_parts,
                                         int pieces, const SlabRows& rows, int f0, int f_in, int f_out, float* q) {
     const int steps = (f_out + 15) / 16, pairs = (f_in + 15) / 16, stride = groups_of(f_out) * group_words;
@@ -105,7 +106,7 @@ template <class I> struct EdgesOfPiece {
     EdgeChunk<I> chunk;
 
     __device__ int edge(int i) const { return lane_of_warp() / 4 + 8 * i; }
-    // The position of edge i; beyond the last edge that of the last one.
+    // Returns the position of edge i, or of the last edge if there is no edge i.
     __device__ I position(int i) const { return chunk.position + I(min(edge(i), chunk.edges - 1)); }
 
     // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + q[16, f] if `bias`; omitted
@@ -221,7 +222,7 @@ private:
         }
     }
 
-    // Computes the sums that are not finite once more, without tensor cores.
+    // Recomputes the sums that are not finite, without tensor cores.
     __device__ void repeat_s(const float* h, const I (&source)[2], const PieceQ& q, int stride, float* s) const {
 #pragma unroll 1
         for (int i = 0; i < 8; i++) {
@@ -240,7 +241,7 @@ private:
     }
 };
 
-// compute_grad_edges with the parts of v_hat and of the rows of g and h.
+// The same as compute_grad_edges, with the bfloat16 parts of v_hat and of the rows of g and h.
 template <class T, class I>
 __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_hat, const int* v_parts, const T* g,
                                           const int* g_parts, const T* h, const int* h_parts, const T* weights,

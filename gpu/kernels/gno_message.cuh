@@ -1,11 +1,11 @@
-// gno_message, and the gradient of V^. Moments of pieces stay in shared memory.
+// Kernels of gno_message and of the gradient of V^, which keep the moments of pieces in shared memory.
 //
-// A block of threads processes the same few pieces for one slab of their moments after another: 16 hidden units by 32
-// features. A warp computes the moments of one piece at a time from its edges, whose hidden units and features it
-// stages in shared memory; then all warps multiply the slabs of all pieces by the slab of V^, which they read from
-// global memory, once for all pieces. The second order launches the same kernels with cotangents.
+// A block of threads processes a few pieces. It loops over slabs of their moments, of 16 hidden units by 32 features. A
+// warp computes the moments of one piece at a time from the hidden units and features of its edges, which it stages in
+// shared memory. Then all warps multiply the slabs of all pieces by the slab of V^, which they read from global memory
+// only once. The second order launches the same kernels with cotangents.
 //
-// A chain of additions has at most 16 terms, then as many sums of chains. Sums of a piece depend only on its edges.
+// At most 16 terms are added in a row, and then at most 16 of these sums. Sums of a piece depend only on its edges.
 #pragma once
 
 #include "gno_network.cuh"
@@ -16,11 +16,11 @@ template <class T> constexpr int message_blocks_per_sm = sizeof(T) == 4 ? 4 : 3;
 // Extents of slabs; every kernel needs less than 48 KB of shared memory.
 template <class T> struct Slab {
     static constexpr int warps = THREADS / 32, units = 16, features = 32;
-    static constexpr int pieces = 64 / int(sizeof(T));                    // of a block
-    static constexpr int lane_pieces = pieces / 4;                        // of a lane, for products of slabs with V^
-    static constexpr int depth = 64 / int(sizeof(T));                     // edges of a warp at a time
-    static constexpr int slots = 32 / depth, lane_units = units / slots;  // lanes and their units of an edge
-    // Padded by one access, so that neighbouring rows are in different banks.
+    static constexpr int pieces = 64 / int(sizeof(T));                    // pieces of a block
+    static constexpr int lane_pieces = pieces / 4;                        // pieces of a lane in products with V^
+    static constexpr int depth = 64 / int(sizeof(T));                     // edges that a warp processes at a time
+    static constexpr int slots = 32 / depth, lane_units = units / slots;  // lanes for an edge, and units of a lane
+    // Rows are padded by 16 bytes, so that neighbouring rows are in different banks.
     static constexpr int pad = 16 / int(sizeof(T));
     static constexpr int unit_stride = units + pad, feature_stride = features + pad;
     static constexpr int piece_stride = units * features + pad;
@@ -30,7 +30,7 @@ template <class T> struct Slab {
 __device__ inline int lane_of_warp() { return threadIdx.x % 32; }
 __device__ inline int warp_of_block() { return threadIdx.x / 32; }
 
-// Up to 16 pieces from number `first` on, each in two lanes of a warp.
+// Up to 16 consecutive pieces, starting with number `first`. Two lanes of a warp hold each piece.
 template <class I> struct PiecesOfWarp {
     I begin;
     int size;
@@ -46,9 +46,9 @@ template <class I> struct PiecesOfWarp {
     }
 };
 
-// Consecutive edges of a piece, and a slab.
+// Consecutive edges of a piece, and the slab for which they are processed.
 template <class I> struct EdgeChunk {
-    I position;  // of the first edge
+    I position;  // position of the first edge
     int edges;
     int k0;
     int units;
@@ -56,7 +56,7 @@ template <class I> struct EdgeChunk {
     int f_in;
 };
 
-// A warp's edges in shared memory.
+// The hidden units and features of a warp's edges in shared memory.
 template <class S, class T> struct EdgeTile {
     T* units;     // a or a_dot, (depth, unit_stride)
     T* features;  // (depth, feature_stride)
@@ -64,8 +64,9 @@ template <class S, class T> struct EdgeTile {
     __device__ explicit EdgeTile(T* buffer)
         : units(buffer + warp_of_block() * S::edge_elements), features(units + S::depth * S::unit_stride) {}
 
-    // Units k0 .. k0 + 15 of the edges, zero beyond the last unit or edge; returns the bits of active ones among those
-    // of edge lane % depth from number lane / depth * lane_units on.
+    // Loads the units k0 .. k0 + 15 of the edges, with zeros beyond the last unit or edge. A lane loads `lane_units`
+    // units of edge lane % depth, starting at number lane / depth * lane_units. Bit j of the result says whether the
+    // lane's unit j is active.
     template <bool whole, class I>
     __device__ unsigned load_units(const Network<T>& network, bool dot, const I* edge_ids,
                                    const EdgeChunk<I>& chunk) const {
@@ -79,7 +80,7 @@ template <class S, class T> struct EdgeTile {
         return bits;
     }
 
-    // Features f0 .. f0 + 31 of their sources, zero beyond the last feature or edge.
+    // Loads the features f0 .. f0 + 31 of the edges' sources, with zeros beyond the last feature or edge.
     template <bool whole, class I>
     __device__ void load_features(const T* h, const I* indices, const EdgeChunk<I>& chunk) const {
         const int f = lane_of_warp() % 8 * 4, count = chunk.f_in - chunk.f0 - f;
@@ -95,7 +96,7 @@ template <class S, class T> struct EdgeTile {
         }
     }
 
-    // Both, without features if `h` is null; returns the bits of active units.
+    // Loads units and, unless `h` is null, features. Returns the result of load_units.
     template <bool whole, class I>
     __device__ unsigned load(const Network<T>& network, bool dot, const T* h, const I* indices, const I* edge_ids,
                              const EdgeChunk<I>& chunk) const {
@@ -111,12 +112,12 @@ template <class S, class T> __device__ bool is_whole(const Network<T>& network, 
     return k0 + S::units <= network.hidden && f0 + S::features <= f_in && f_in % 4 == 0 && network.is_wide();
 }
 
-// A value that the compiler knows, as an argument.
+// An argument whose value is known at compile time.
 template <bool known> struct Constant {
     __device__ constexpr operator bool() const { return known; }
 };
 
-// Moments of pieces. Null pointers omit a term.
+// Computes moments of pieces. A null pointer h_by_a or h_by_a_dot omits a term.
 template <class S, class T, class I> struct Moments {
     const Network<T>& network;
     const I* indices;
@@ -141,10 +142,10 @@ private:
         const int units = whole ? S::units : min(S::units, network.hidden - k0);
         const int width = whole ? S::features : min(S::features, f_in - f0);
         T part[4][4] = {};
-        T ones = T(0);  // of feature number lane, if b_v is in the slab; a_dot has no such unit
+        T ones = T(0);  // sum of feature number `lane`, for the row of b_v if it is in the slab
         bool fresh = true;
         T* const target = t + row * S::features + col;
-        // The moments by h, whose factor is a or, with `dot`, a_dot.
+        // Adds the products of the features h with a or, if `dot`, with a_dot.
         const auto add_term = [&](auto dot, const T* h) {
             for (int e0 = 0; e0 < piece.size; e0 += S::depth) {
                 const int edges = min(S::depth, piece.size - e0);
@@ -181,7 +182,7 @@ private:
         }
     }
 
-    // part[i][j] += sum over the edges of units[row + i] features[col + j]; zeros follow the last edge.
+    // part[i][j] += sum over the edges of units[row + i] features[col + j]. The staged edges end with zeros.
     __device__ void add_edges(int edges, int row, int col, T (&part)[4][4]) const {
 #pragma unroll
         for (int e = 0; e < S::depth; e += 4) {
@@ -198,7 +199,7 @@ private:
         }
     }
 
-    // Sum over the edges of feature number f.
+    // Returns the sum of feature number f over the edges.
     __device__ T sum_features(int edges, int f) const {
         T sum = T(0);
 #pragma unroll 1
@@ -211,7 +212,7 @@ private:
         return sum;
     }
 
-    // Adds a part to the first rows and columns of a matrix in shared memory, zero beyond columns, and clears it.
+    // Adds `part` to a matrix in shared memory, with zeros beyond the last column, and clears `part`.
     static __device__ void add_part(T (&part)[4][4], bool fresh, int rows, int cols, T* t) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -262,8 +263,8 @@ __device__ void multiply_by_v(const T* t, const T* v_hat, int rows, int k0, int 
     }
 }
 
-// out_i (+)= sum over i's pieces of T V^, with the moments T; zero for rows without edges, even if
-// V^ is NaN. Parts of long rows write to `overflow`.
+// out[i] (+)= sum over the pieces of row i of T V^, where T are the moments of a piece. Rows without edges are zero,
+// even if V^ is NaN. The pieces of a long row write to `overflow`.
 template <class T, class I>
 __device__ void compute_message(const Network<T>& network, const T* v_hat, const T* h_by_a, const T* h_by_a_dot,
                                 const RowPartition<I>& partition, const I* indices, const I* edge_ids, int f_in,
@@ -274,7 +275,7 @@ __device__ void compute_message(const Network<T>& network, const T* v_hat, const
     const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const PiecesOfWarp<I> pieces(partition, s0, S::pieces);
-    const int last_row = network.hidden + (h_by_a != nullptr);  // after b_v
+    const int last_row = network.hidden + (h_by_a != nullptr);  // end of the rows with moments
     const bool wide = f_out % 4 == 0 && is_aligned(v_hat);
     constexpr int lane_columns = S::pieces * 32 / THREADS;
     const int own = int(threadIdx.x) * lane_columns / 32, column = int(threadIdx.x) * lane_columns % 32;
@@ -327,7 +328,7 @@ gno_message(const Network<T> network, const T* __restrict__ v_hat, const T* __re
 }
 
 // products[k, f, o] (+)= sum over the pieces p of t[p, k, f] g[p, o] for the rows k < `rows` of a slab; rows from
-// `used` on have no moments. Every sum belongs to one lane for all blocks of pieces.
+// `used` on have no moments. The same lane computes a sum for all blocks of pieces.
 template <class S, bool whole, class T>
 __device__ void add_products(const T* t, const T* g, int pieces, int rows, int used, int width, int f_out, bool wide,
                              bool fresh, long long row_stride, T* products) {
@@ -377,7 +378,7 @@ __device__ void compute_grad_v(const Network<T>& network, const T* h_by_a, const
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
     const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
-    const unsigned unit_tiles = (network.hidden + S::units) / S::units;  // of H + 1 rows
+    const unsigned unit_tiles = (network.hidden + S::units) / S::units;  // tiles of H + 1 rows
     const unsigned feature_tiles = (f_in + S::features - 1) / S::features;
     const int k0 = int(blockIdx.x / feature_tiles % unit_tiles) * S::units;
     const int f0 = int(blockIdx.x % feature_tiles) * S::features;

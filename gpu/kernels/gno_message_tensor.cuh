@@ -24,7 +24,7 @@ template <class I> struct TensorMoments {
     const int* parts_by_a_dot;
     int f_in;
 
-    // t[k, f] as Moments<>::compute, by a warp; if k0 is 0, row 16 are the sums of h_by_a.
+    // Computes t[k, f] as Moments::compute does. If k0 is 0, row 16 becomes the sums of h_by_a.
     __device__ void compute(const RowChunk<I>& piece, int k0, int f0, float* t) const {
         float sum[4][4] = {};
         if (h_by_a != nullptr) {
@@ -49,8 +49,8 @@ template <class I> struct TensorMoments {
     }
 
 private:
-    // sum[j] += the products of 16 units and of the features 4 col + j, for all edges of a piece, 16 at a time. A lane
-    // has four neighbouring edges.
+    // Adds to sum[j] the products of 16 units with the features 4 col + j. The depth of a tile is 16 edges of the
+    // piece, of which a lane has four consecutive ones.
     template <bool dot>
     __device__ void add_term(const int* parts, const RowChunk<I>& piece, int k0, int f0, float (&sum)[4][4]) const {
         const int lane_e = lane_of_warp() % 4 * 4;
@@ -62,7 +62,7 @@ private:
             I row[4], source[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int at = min(e + i, piece.size - 1);  // the last edge, whose units count as zero, beyond it
+                const int at = min(e + i, piece.size - 1);  // Beyond the last edge, units are zero.
                 row[i] = rows[at];
                 source[i] = sources[at];
             }
@@ -84,7 +84,7 @@ private:
         }
     }
 
-    // Right tiles of the features 4 col + j of four edges; `group` is that of the lane in row 0.
+    // Loads right tiles of the features 4 col + j of four edges; `group` is the address of the lane's group in row 0.
     __device__ void load_features(const int* group, const I (&source)[4], RightParts (&right)[4]) const {
         const int stride = groups_of(f_in) * group_words;
         const int* at[4];
@@ -108,7 +108,8 @@ private:
         }
     }
 
-    // a or a_dot of the units k0 + lane / 4 + 8 u of four edges, as Network::units; beyond the last unit those of it.
+    // Computes a or a_dot of the units k0 + lane / 4 + 8 u of four edges as Network::units does. Indices beyond the
+    // last unit are replaced by the last one.
     template <bool dot> __device__ void compute_units(const I (&row)[4], int k0, float (&units)[2][4]) const {
         const int last = network.hidden - 1, k = k0 + lane_of_warp() / 4, unit[2] = {min(k, last), min(k + 8, last)};
         float z[2][4];
@@ -155,7 +156,7 @@ private:
         }
     }
 
-    // Computes the moments of the slab that are not finite once more, without tensor cores.
+    // Recomputes moments of the slab that are not finite, without tensor cores.
     __device__ void repeat(const RowChunk<I>& piece, int k0, int f0, float* t) const {
 #pragma unroll 1
         for (int i = lane_of_warp(); i < 16 * 32; i += 32) {
@@ -209,7 +210,8 @@ private:
     }
 };
 
-// The rows of a slab: `units` of them, then that of b_v if `bias`, as rows of V^ and of the slab.
+// The rows of a slab: one for each of `units` units and, if `bias`, one for b_v. of_v() and of_slab() return the rows'
+// numbers in V^ and in the slab.
 struct SlabRows {
     int k0;
     int units;
@@ -225,8 +227,8 @@ struct SlabRows {
 
 // ---- message --------------------------------------------------------------------------------------------------------
 
-// sum[q] += the products of this warp's rows of a slab with V^ for the columns o0 + 16 q ..; its pieces are the rows of
-// the left tile.
+// Adds to sum[q] the products of this warp's rows of a slab with V^, for 16 columns from o0 + 16 q on. The rows of left
+// tiles are pieces.
 template <int stride>
 __device__ void multiply_slab(const float* t, const int* v_parts, const SlabRows& rows, int f0, int f_in, int o0,
                               int f_out, float (&sum)[2][2][4]) {
@@ -260,7 +262,7 @@ __device__ inline void add_warps(const float* sums, float (&total)[4]) {
     }
 }
 
-// Computes those of sum[j] once more that are not finite, the products of a piece's slab with V^ for column o + j.
+// Recomputes sums that are not finite: sum[j] is the product of a piece's slab with V^ for column o + j.
 __device__ inline void multiply_row(const float* t, const float* v_hat, const SlabRows& rows, int f0, int f_in, int o,
                                     int f_out, float (&sum)[4]) {
 #pragma unroll
@@ -286,7 +288,7 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
     const int f_in = moments.f_in, hidden = moments.network.hidden;
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const PiecesOfWarp<I> pieces(partition, s0, S::pieces);
-    const int own = int(threadIdx.x) / 8, column = int(threadIdx.x) % 8 * 4;  // four sums of each thread
+    const int own = int(threadIdx.x) / 8, column = int(threadIdx.x) % 8 * 4;  // A thread has four sums.
     const bool has_edges = pieces.at(own).size > 0;
     T* const target = s0 + own < partition.num_pieces ? partition.target(s0 + own, f_out, out, overflow) : nullptr;
     const bool wide = f_out % 4 == 0 && is_aligned(target);
@@ -360,7 +362,8 @@ struct PieceGradients {
 
     __device__ float at(int p, int o) const { return p < pieces && o < f_out ? g[p * f_out + o] : 0.0f; }
 
-    // Right tiles of the columns o0 + tensor_pair_col(col, t); a lane has the pieces lane % 4 + 4 x along the depth.
+    // Splits right tiles of the columns o0 + tensor_pair_col(col, t). Along the depth, a lane has the pieces
+    // lane % 4 + 4 x.
     __device__ void split_tiles(int o0, RightParts (&right)[2]) const {
         const int p = lane_of_warp() % 4;
 #pragma unroll

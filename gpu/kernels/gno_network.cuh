@@ -3,8 +3,8 @@
 
 #include "products.cuh"
 
-// The address of a row of `width` numbers. A compiler that has moved the conversion of a width out of a loop would
-// multiply numbers of 64 bits.
+// Returns the 64-bit product by one instruction. The compiler multiplies 64-bit numbers if it moves the conversion of a
+// factor out of a loop.
 __device__ inline long long multiply_wide(int x, int y) {
 #ifdef __CUDA_ARCH__
     long long product;
@@ -21,7 +21,7 @@ template <class T, class I> __device__ const T* row_at(const T* rows, I row, int
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(rows) + offset);
 }
 
-// Whether 16 bytes can be read at once.
+// Returns whether 16 bytes can be read at once.
 __device__ inline bool is_aligned(const void* address) {
     return reinterpret_cast<unsigned long long>(address) % 16 == 0;
 }
@@ -107,7 +107,7 @@ template <class T> struct Network {
             }
         }
     }
-    // The biases from unit k on, which follow the rows of weights.
+    // Loads the biases from unit k on; they follow the rows of weights.
     template <bool whole, int m, int n> __device__ void load_bias(const T* weights, int k, T (&bias)[m][n]) const {
         const bool wide = hidden % n == 0 && is_aligned(weights);
         load_run<whole>(weights + (long long)(d) * hidden + k, hidden - k, wide, bias[0]);
@@ -119,7 +119,7 @@ template <class T> struct Network {
             }
         }
     }
-    // Whether units can be read 16 bytes at a time.
+    // Returns whether units can be read 16 bytes at a time.
     __device__ bool is_wide() const {
         return hidden % 8 == 0 && is_aligned(params) && (params_dot == nullptr || is_aligned(params_dot));
     }

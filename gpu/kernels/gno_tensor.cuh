@@ -1,11 +1,11 @@
-// What the kernels of gno_message on tensor cores share: the bfloat16 parts of float32 arrays, and products as in
-// tensor.cuh.
+// Functions that the kernels of gno_message on tensor cores share: they split float32 arrays into bfloat16 parts and
+// multiply these as in tensor.cuh.
 //
-// The parts of V^, features and g are computed once for all kernels of a call, those of the hidden layer, of moments
-// and of Q where they are used. Both factors of a product may have their depth in any order, if it is the same one.
-// A lane's four numbers along a depth or along columns are therefore neighbours in memory.
+// V^, features and g are split once for all kernels of a call; the hidden layer, moments and Q are split where they are
+// used. The depth of a product may be permuted if both factors use the same permutation. Therefore a lane's four
+// numbers along a depth or along columns are consecutive in memory.
 //
-// Sums that are not finite are computed once more, one by one and without tensor cores.
+// Each sum that is not finite is recomputed without tensor cores.
 #pragma once
 
 #include "gno_message.cuh"
@@ -17,8 +17,8 @@ constexpr int tensor_edge_blocks_per_sm = 3;
 
 // ---- parts in global memory -----------------------------------------------------------------------------------------
 
-// A group is four neighbouring numbers of a row: for each of the three parts two words, the first number in the lower
-// half of the first word. Rows are padded with zeros to a multiple of 8 groups, the features of a slab.
+// A group holds four consecutive numbers of a row. Each of the three parts has two words, with the first number in the
+// lower half of the first word. Rows are padded with zeros to a multiple of 8 groups, the features of a slab.
 constexpr int group_words = 6;
 
 __device__ inline int groups_of(int width) { return (width + 31) / 32 * 8; }
@@ -32,7 +32,8 @@ __device__ inline Parts split_alone(float low, float high) {
     return parts;
 }
 
-// parts[row, group] of the numbers values[row, 4 group + i]. Each number is split alone, so that none affects another.
+// Splits the numbers values[row, 4 group + i] into parts[row, group]. Each number is split separately, so that a number
+// that three parts do not hold affects no other.
 __global__ void __launch_bounds__(THREADS)
 gno_split_rows_tensor(const float* __restrict__ values, long long num_rows, int width, int* __restrict__ parts) {
     const int groups = groups_of(width);
@@ -83,7 +84,7 @@ gno_split_v_tensor(const float* __restrict__ v, int num_k, int depth, int cols, 
 
 // ---- operands of products -------------------------------------------------------------------------------------------
 
-// The parts of a left tile, of whose rows lane / 4 and lane / 4 + 8 the lane has x[0] and x[1] along the depth.
+// Splits a left tile, where x[0] and x[1] are the lane's numbers in the rows lane / 4 and lane / 4 + 8.
 __device__ inline LeftParts split_rows_of_lane(const float (&x)[2][4]) {
     LeftParts parts;
 #pragma unroll
@@ -93,7 +94,7 @@ __device__ inline LeftParts split_rows_of_lane(const float (&x)[2][4]) {
     return parts;
 }
 
-// The same from groups of split rows.
+// Loads a left tile from groups of rows that are already split.
 __device__ inline LeftParts load_left_groups(const int* first, const int* second) {
     LeftParts parts;
 #pragma unroll

@@ -2,13 +2,13 @@
 // products of parts are added. The three that are left out are below 2^-24 of the product of the numbers.
 //
 // mma.sync.m16n8k16 multiplies a left tile of 16 rows and depth 16 by a right tile of 8 columns. A tensor core may
-// truncate when it adds; the manufacturer does not say how. Therefore the product of the leading parts starts at zero,
+// truncate when it adds; how is not documented. Therefore the product of the leading parts starts at zero,
 // and ordinary additions, which round to nearest, add it to the running sum. The five small products are at most 2^-7
 // of it, so that truncation among them does no harm. An element of the result depends only on its row and its column.
 //
 // Three parts hold every float32 number exactly, except infinities, NaN, numbers next to the largest one, and numbers
-// below 2^-110 in magnitude. All sums with one of these are NaN; the caller computes sums that are not finite once
-// more, without tensor cores.
+// below 2^-110 in magnitude. All sums with one of these are NaN; the caller recomputes sums that are not finite without
+// tensor cores.
 #pragma once
 
 #include "gat_storage.cuh"
@@ -76,8 +76,8 @@ struct FourParts {
     }
 };
 
-// The parts that a lane of a warp has of a left tile: word i is of row left_row(i), and of the depth left_depth(i) and
-// the next one.
+// The parts of a left tile that a lane of a warp holds. Word i is in row left_row(i), at the depths left_depth(i) and
+// left_depth(i) + 1.
 struct LeftParts {
     unsigned at[3][4];
 
@@ -93,7 +93,8 @@ struct LeftParts {
 __device__ inline int left_row(int i) { return int(threadIdx.x) % 32 / 4 + i % 2 * 8; }
 __device__ inline int left_depth(int i) { return int(threadIdx.x) % 4 * 2 + i / 2 * 8; }
 
-// The same of a right tile: word i is of column right_col().
+// The parts of a right tile that a lane holds. Word i is in column right_col(), at the depths right_depth(i) and
+// right_depth(i) + 1.
 struct RightParts {
     unsigned at[3][2];
 
@@ -109,11 +110,11 @@ struct RightParts {
 __device__ inline int right_col() { return int(threadIdx.x) % 32 / 4; }
 __device__ inline int right_depth(int i) { return int(threadIdx.x) % 4 * 2 + i * 8; }
 
-// Row and column of sum number i of a lane.
+// The row and column of a lane's sum number i.
 __device__ inline int sum_row(int i) { return int(threadIdx.x) % 32 / 4 + i / 2 * 8; }
 __device__ inline int sum_col(int i) { return int(threadIdx.x) % 4 * 2 + i % 2; }
 
-// The parts of left(row, depth).
+// Splits a left tile with the elements left(row, depth).
 template <class Left> __device__ LeftParts split_left(const Left& left) {
     LeftParts parts;
 #pragma unroll
@@ -124,7 +125,7 @@ template <class Left> __device__ LeftParts split_left(const Left& left) {
     return parts;
 }
 
-// The parts of right(depth, col).
+// Splits a right tile with the elements right(depth, col).
 template <class Right> __device__ RightParts split_right(const Right& right) {
     const int col = right_col(), x = right_depth(0), next = right_depth(1);
     return RightParts({right(x, col), right(x + 1, col), right(next, col), right(next + 1, col)});
@@ -149,8 +150,8 @@ __device__ inline TileSum multiply_parts(const unsigned (&left)[4], const unsign
     return sum;
 }
 
-// sum += left right for tiles of float32 numbers, by all lanes of a warp. The depth of a tile is rounded separately, as
-// a run of 16 terms elsewhere (see sums.cuh).
+// sum += left right for tiles of float32 numbers, by all lanes of a warp. The product of two tiles is rounded
+// separately, as are 16 consecutive terms in other kernels (see sums.cuh).
 __device__ inline void multiply_add(const LeftParts& left, const RightParts& right, float (&sum)[4]) {
     TileSum small = multiply_parts(left.at[2], right.at[0], {});
     small = multiply_parts(left.at[0], right.at[2], small);
@@ -166,8 +167,8 @@ __device__ inline void multiply_add(const LeftParts& left, const RightParts& rig
 
 __device__ inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// Whether any lane of the warp has a sum that must be computed without tensor cores: each one that is not finite, and
-// no other, so that an element never depends on its neighbours.
+// Returns whether any lane of the warp has a sum that is not finite. Only these sums are recomputed without tensor
+// cores, so that an element never depends on its neighbours.
 template <int n> __device__ bool any_not_finite(const float (&sums)[n]) {
     bool finite = true;
 #pragma unroll
