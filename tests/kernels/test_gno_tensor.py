@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trigraph.backends import FUNCTIONS
-from trigraph.gpu.instances import switching_tensor_cores
+from trigraph.gpu.instances import set_tensor_cores
 from trigraph.graphs import CSC
 from trigraph.table import DEFINITIONS
 from trigraph.verification import cases, tolerances
@@ -16,7 +16,7 @@ DEFINITION = next(d for d in DEFINITIONS if d.name == "gno_message")
 
 def call_operator(op, case, tensor):
     """Return the results of an operator on gpu-host, with or without tensor cores."""
-    with switching_tensor_cores(tensor):
+    with set_tensor_cores(tensor):
         result = FUNCTIONS[op.name](**case.arguments(op), backend="gpu-host")
     return (result,) if op.single else result
 
