@@ -291,10 +291,10 @@ class HostLibrary:
         status = _HOST_LOCK.hold(lambda: self._library.cuda_host_launch(*arguments))
         if status == 0:
             return
-        text = f"{name}: {self._insert_source_lines(message.value.decode(errors='replace'))}"
+        text = f"{name}: {self._replace_addresses_by_lines(message.value.decode(errors='replace'))}"
         raise _ERRORS[status](text)
 
-    def _insert_source_lines(self, message: str) -> str:
+    def _replace_addresses_by_lines(self, message: str) -> str:
         """Replace code addresses (``{0x1234}``) in a message of the race build by source lines."""
 
         def line(match: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import choose_rotating_subset, skip_unless_available
+from host_kernels import get_rotation_number, skip_unless_available
 
 from trigraph.gpu import cache, spills
 from trigraph.gpu.instances import INSTANCES
@@ -47,11 +47,11 @@ def test_only_listed_instances_spill(compiled_kernels, family, architecture):
 @pytest.mark.usefixtures("nvrtc_module")
 @pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.slow] * (f == "dimenet")) for f in INSTANCES])
 def test_one_instance_of_every_kernel(family):
-    by_kernel, architecture = {}, ARCHITECTURES[choose_rotating_subset() % len(ARCHITECTURES)]
+    by_kernel, architecture = {}, ARCHITECTURES[get_rotation_number() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:
         by_kernel.setdefault(name.split("<")[0], []).append(name)
     names = [
-        instances[choose_rotating_subset() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()
+        instances[get_rotation_number() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()
     ]
     usages = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
     assert [*usages] == names

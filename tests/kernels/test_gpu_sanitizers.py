@@ -12,18 +12,18 @@ import sys
 
 import pytest
 import sanitizers
-from host_kernels import choose_rotating_subset
+from host_kernels import get_rotation_number
 
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
 QUICK_FAMILY, QUICK_VARIANT = (
-    FAMILIES[choose_rotating_subset() % 5],
-    ("race", "asan")[choose_rotating_subset() // 5 % 2],
+    FAMILIES[get_rotation_number() % 5],
+    ("race", "asan")[get_rotation_number() // 5 % 2],
 )
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
-QUICK_BARRIERS = random.Random(choose_rotating_subset()).sample(
+QUICK_BARRIERS = random.Random(get_rotation_number()).sample(
     [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2
 )
 

@@ -11,7 +11,7 @@ from ase.build import bulk
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
 from neighbor_cases import CUTOFF, draw_batch
-from test_torch_captured import Springs, check_graphs, make_crystal, make_molecules, make_potential
+from test_torch_captured import Springs, assert_padded_graphs_match, make_crystal, make_molecules, make_potential
 
 import trigraph.ase
 from trigraph.torch import Capacity, compile_potential
@@ -58,7 +58,7 @@ def test_search_fills_padding_like_the_host():
             assert search.search()[0].tolist() == [1, total]
             assert padding.refused
             assert not padding.edges["src_offsets"][len(z)]
-            check_graphs(padding.neighbors)
+            assert_padded_graphs_match(padding.neighbors)
 
 
 @pytest.fixture

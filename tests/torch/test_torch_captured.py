@@ -66,7 +66,7 @@ def fill_padding(model, capacity, z, pos, cells=None, batch=None):
     return padding
 
 
-def check_graphs(neighbors):
+def assert_padded_graphs_match(neighbors):
     """Assert that padded graphs have the same arrays and sizes as graphs from the constructors."""
     graph, atoms, edges = neighbors.graph, neighbors.graph.num_nodes, neighbors.graph.num_edges
     right = build_with_reverse(*(np.array(a) for a in (graph.src, graph.dst)), atoms, np.array(graph.reverse_edge))
@@ -106,16 +106,16 @@ def test_padded_graphs():
         needed = Capacity.of(model.neighbors(pos, cell=cell))
         assert (needed.degree > MAX_GHOST_DEGREE) == (cutoff > 9)
         padding = fill_padding(model, Capacity(*map(sum, zip(needed, (*more, 0), strict=True))), z, pos, cell[None])
-        check_graphs(padding.neighbors)
+        assert_padded_graphs_match(padding.neighbors)
         assert int(padding.real_atoms.sum()) == len(z)
     # Repeat with a smaller, odd number of atoms, and with atoms of the structures interleaved.
     model, (z, pos, batch) = make_potential(), make_molecules("C6H6", "H2O")
     model.max_num_neighbors = 1
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     padding = fill_padding(model, Capacity(50, 301, 2), z[order], pos[order], None, batch[order])
-    check_graphs(padding.neighbors)
+    assert_padded_graphs_match(padding.neighbors)
     padding.fill(z[:12], pos[:12], None, model.neighbors(pos[:12]), model.cutoff)
-    check_graphs(padding.neighbors)
+    assert_padded_graphs_match(padding.neighbors)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -106,7 +106,7 @@ def test_forces_and_stress_are_derivatives(periodic):
     assert results.forces.sum(dim=0).abs().max() <= 1e-12 * results.forces.abs().max()
 
 
-def test_a_force_loss_trains():
+def test_parameter_gradient_of_a_force_loss():
     """The parameter gradient of a loss of energies, forces and stresses agrees with central differences."""
     model = make_model()
     z, pos, cell, pbc = make_inputs(make_slab())

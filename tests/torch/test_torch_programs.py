@@ -289,7 +289,7 @@ class _Model(torch.nn.Module):
         return self.function(*args)
 
 
-def compute_embedding_sum(rad_basis, weight, sph_basis, triplets):
+def compute_embedding_loss(rad_basis, weight, sph_basis, triplets):
     return tt.basis_embedding_triplets(rad_basis, weight, sph_basis, triplets).square().sum()
 
 
@@ -297,7 +297,7 @@ EXPORTED = {
     "CSC": (compute_attention_loss, lambda: (*attention_inputs(), attention_graph())),
     "EdgeGraph": (compute_energy, make_molecule),
     "Segments": (
-        compute_embedding_sum,
+        compute_embedding_loss,
         lambda: (*(torch.ones(s, dtype=DTYPE) for s in ((4, 3), (3, 2, 5), (3, 2))), Segments(np.array([1, 0, 1]), 4)),
     ),
 }

@@ -114,7 +114,7 @@ def verify(
         subject = make_user_subject(name, operator, function)
         target = subject.implements or name
     settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where), "skip": tuple(skip)}
-    make = partial(_Plan, name, {"operators": [target], "implementation": subject, **settings})
+    make = partial(_VerificationPlan, name, {"operators": [target], "implementation": subject, **settings})
     result = Result(name, [], skip, "case", "Checks of", seed, TERMS)
     result.fill(make, timeout)
     if raises and not result.passed:
@@ -122,7 +122,7 @@ def verify(
     return result
 
 
-class _Plan(Plan):
+class _VerificationPlan(Plan):
     """Plan with one step for each verification unit."""
 
     def __init__(self, name: str, request: Mapping[str, Any], forked: bool) -> None:
