@@ -218,7 +218,7 @@ def list_wrong_arguments():
     )
     yield (
         partial(binding.ib_agg_edge, *inputs, *reversed_offsets, 0),
-        "ValueError: ib_agg_edge: dst_offsets is not that",
+        "ValueError: ib_agg_edge: dst_offsets does not match edge_index",
     )
     yield partial(binding.ib_agg_edge, *inputs, *index[:3], [0], 0), "TypeError: ib_agg_edge: dst_edge_index is a list"
 

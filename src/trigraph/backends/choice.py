@@ -61,7 +61,7 @@ def explain_unavailable(name: str) -> str:
             get_backend_function(name, op)
         if name == "gpu-host":
             for family in FAMILIES:
-                importlib.import_module("trigraph.gpu.launcher").installed(family)
+                importlib.import_module("trigraph.gpu.launcher").find_installed_library(family)
     except (ImportError, AttributeError) as error:
         return f"not built ({error})"
     return ""
