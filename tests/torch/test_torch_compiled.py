@@ -480,7 +480,7 @@ def test_recompile_follows_all_other_changes(caplog):
     compiled, (z, pos, batch) = tt.compile_potential(model, backend="eager"), draw_structures((5, 6))
     first = compiled.energy_forces_stress(z, pos, batch).energy
     (told,) = [r.getMessage() for r in caplog.records if r.name == "trigraph" and r.levelno == logging.WARNING]
-    named = told.partition(" inside of ")[2].partition(";")[0].split(", ")
+    named = told.partition(" inside ")[2].partition(";")[0].split(", ")
     assert sorted(named) == sorted(set(NOT_COMPARED) - {"mutable default", "global", "context", "method"})
 
     def change_all():
@@ -639,8 +639,8 @@ def test_models_that_a_program_would_not_follow(make, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dynamic": False}, "TypeError: compile_potential: dynamic is given; expected backend, mode, options of ..."),
-        ({"fullgraph": True}, "TypeError: compile_potential: fullgraph is given; expected backend, mode, options ..."),
+        ({"dynamic": False}, "TypeError: compile_potential: dynamic is given; expected only backend, mode, options ..."),
+        ({"fullgraph": True}, "TypeError: compile_potential: fullgraph is given; expected only backend, mode, options ..."),
         ({"mode": "fast"}, "RuntimeError: Unrecognized mode=fast, ..."),
     ],
 )
