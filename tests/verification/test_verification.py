@@ -101,7 +101,7 @@ def test_selections(name):
 
 
 def test_a_backend_that_cannot_run_says_why(monkeypatch):
-    monkeypatch.setattr(subjects, "unavailable", lambda name: "no CUDA device")
+    monkeypatch.setattr(subjects, "explain_unavailable", lambda name: "no CUDA device")
     with pytest.raises(ValueError, match="'gpu' cannot run here: no CUDA device"):
         plan_run(backends=["gpu"])
 
@@ -109,7 +109,7 @@ def test_a_backend_that_cannot_run_says_why(monkeypatch):
 def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
     """Arguments are copied to the device and results to the host (CuPy's stand-in, with gpu-host's kernels)."""
     cupy_stand_in.install_cupy(monkeypatch, tmp_path)
-    monkeypatch.setattr(subjects, "unavailable", lambda name: "")
+    monkeypatch.setattr(subjects, "explain_unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
     values = build_case(op.definition, list_variants(op.definition)[1], "float64", 0).arguments(op)
     results, expected = (subjects.make_backend_subject(name).call(op, values, None) for name in ("gpu", "gpu-host"))
