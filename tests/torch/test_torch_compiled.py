@@ -639,8 +639,8 @@ def test_models_that_a_program_would_not_follow(make, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dynamic": False}, "TypeError: compile_potential: dynamic is given; expected only backend, mode, options ..."),
-        ({"fullgraph": True}, "TypeError: compile_potential: fullgraph is given; expected only backend, mode, options ..."),
+        ({"dynamic": False}, "TypeError: compile_potential: dynamic is given; expected only backend, mode, ..."),
+        ({"fullgraph": True}, "TypeError: compile_potential: fullgraph is given; expected only backend, mode, ..."),
         ({"mode": "fast"}, "RuntimeError: Unrecognized mode=fast, ..."),
     ],
 )
