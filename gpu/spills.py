@@ -38,6 +38,7 @@ SPILLS = {
     "gno_grad_edges<float, long long>": _FEW_REGISTERS,
     "gno_grad_edges_tensor<float, long long>": "on 7.5 it runs gno_grad_edges",
     "gno_grad_v_tensor<float, int>": _OLD_COMPILER,
+    "gno_grad_v<float, int>": _OLD_COMPILER,
     "gno_grad_v<double, long long>": _FEW_REGISTERS,
 }
 """Instances that may spill, with reasons."""
