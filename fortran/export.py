@@ -7,9 +7,9 @@ write for the package. The C interface calls the only build of the fast path, wi
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
-from trigraph import __version__
 from trigraph.fortran import interface
 from trigraph.table import FAMILIES
 
@@ -137,7 +137,7 @@ def contents(vector_bytes: int) -> dict[str, str]:
     header = texts.pop("trigraph.h")
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
     values = {
-        "version": __version__,
+        "version": version("trigraph"),
         "vector_bytes": vector_bytes,
         "march": march,
         "sources": "\n    ".join(f"src/{name}" for name in sorted(texts) if not name.endswith(".inc")),

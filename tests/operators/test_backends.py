@@ -220,7 +220,7 @@ ALLOWED_IMPORTS = {
     "checks": {"arrays", "graphs", "table"},
     "backends": {"arrays", "checks", "gpu", "graphs", "table"},
     "pyref": {"arrays", "gno_params", "graphs", "table"},
-    "fortran": {"__version__", "arrays", "checks", "graphs", "table"},
+    "fortran": {"arrays", "checks", "graphs", "table"},
     "gpu": {"arrays", "checks", "graphs", "locks", "table"},
     "torch": {"arrays", "backends", "checks", "fortran", "gpu", "graphs", "locks", "plain", "table"},
     "calculators": {"arrays", "graphs", "torch"},

@@ -10,6 +10,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-import trigraph
 from trigraph.arrays import show_value
 from trigraph.fortran.levels import torch_operators
 from trigraph.torch.graphs import list_constants
@@ -311,7 +311,7 @@ def _metadata(
     dtype = str(atoms.pos.dtype).removeprefix("torch.")
     facts = {"format": FORMAT, "model": type(model).__name__, "dtype": dtype, "stress": f"{int(stress)}"}
     facts |= {"cutoff": repr(float(model.cutoff)), "reach": f"{count_hops(model, numbers[0])}"}
-    facts |= {"units": "eV angstrom", "trigraph": trigraph.__version__, "torch": torch.__version__}
+    facts |= {"units": "eV angstrom", "trigraph": version("trigraph"), "torch": torch.__version__}
     facts |= {"numbers": " ".join(map(str, numbers)), "elements": " ".join(SYMBOLS[z - 1] for z in numbers)}
     facts["processor"] = torch.backends.cpu.get_cpu_capability()
     facts |= {f"example_{name}": text(tensor) for name, tensor in atoms._asdict().items()}
