@@ -70,7 +70,7 @@ def radial_basis_bwd(call: Call) -> None:
     }
     if fields.requests_any("grad_rbf", "grad_sbf_rad", "dist"):
         kernels.launch(
-            "dimenet_radial_edges",
+            "dimenet_radial_edge_gradients",
             types,
             (ceil_divide(edges, THREADS // radial),),
             (THREADS,),
@@ -84,7 +84,7 @@ def radial_basis_bwd(call: Call) -> None:
     fields.clear("freq")  # set the field to zero, because partial sums are added to it
     if "freq" in fields and edges:
         parts = kernels.empty(ceil_divide(edges, ROWS), radial)
-        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), **arguments, parts=parts)
+        kernels.launch("dimenet_radial_freq_gradient", types, (len(parts),), (ROWS,), **arguments, parts=parts)
         sum_rows(kernels, parts, fields["freq"])
 
 
@@ -311,7 +311,7 @@ class _Triplets:
         parts = self._empty(ceil_divide(self.edges, ROWS), out.size)
         arguments = self._radial_arguments("sbf_rad") | grads | {"parts": parts}
         grid = (len(parts), ceil_divide(self.radial, RADIALS) * ceil_divide(self.mid, self._tile_columns))
-        self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), **arguments)
+        self.kernels.launch("dimenet_weight_gradient_parts", (self.dtype,), grid, (THREADS,), **arguments)
         sum_rows(self.kernels, parts, out)
 
     def gradients(self) -> None:

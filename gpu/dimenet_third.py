@@ -16,7 +16,7 @@ PARTS = 4  # components of a hyper-dual number (kernels/hyper_dual.cuh)
 
 
 class Weights(NamedTuple):
-    """Weights and their two directions (``Weights`` in kernels/dimenet_third.cuh)."""
+    """Weights and their two directions (``HyperDualWeights`` in kernels/dimenet_third.cuh)."""
 
     value: Any
     along_a: Any
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
 
 
 class RadialPart(NamedTuple):
-    """Radial part of the basis and its two directions (``RadialPart`` in kernels/dimenet_third.cuh)."""
+    """Radial part of the basis and its two directions (``HyperDualRadialBasis`` in kernels/dimenet_third.cuh)."""
 
     value: Any
     along_a: Any
@@ -93,7 +93,7 @@ class _Third:
         graph, call = self.graph, self.call
         left = graph.left_out(call.values["exclude"])
         self.kernels.launch(
-            "dimenet_third_sums",
+            "dimenet_third_triplet_sums",
             (self.kernels.dtype, graph.src.dtype, to_in),
             (ceil_divide(self.edges, WARPS), self.tiles),
             (THREADS,),

@@ -116,7 +116,7 @@ class _Softmax(NamedTuple):
 
 
 class _RowGradient(NamedTuple):
-    """Weights and outputs for the gradient of an embedding's rows (``RowGradient`` in kernels/gat_backward.cuh)."""
+    """Weights and outputs for the gradient of an embedding's rows (``EmbeddingGradientTarget`` in gat_backward.cuh)."""
 
     a: Any
     a_dot: Any
@@ -265,7 +265,7 @@ class _Attention:
         rows, width = self.rows_by_destination, out.shape[1]
         lanes, overflow = Lanes.for_width(width, self.elements), self._overflow(rows, width)
         self._launch(
-            "gat_aggregate",
+            "gat_output_tangent",
             (self.wide, self.concat_heads),
             lanes.grid(rows.num_pieces, width, self.elements),
             real=self.storage,
@@ -375,7 +375,7 @@ class _Attention:
         width, rows, g = self.num_heads * self.dim_head, self.positions_by_embedding[k], None if out is None else g
         lanes, target = Lanes.for_width(width, self.elements), self._target(k, rows, out, self.totals[k])
         self._launch(
-            "gat_to_rows",
+            "gat_embedding_gradient",
             (self.wide, self.second),
             lanes.grid(rows.num_pieces, width, self.elements),
             real=self.storage,
@@ -413,7 +413,7 @@ class _Attention:
         counts, rows, orders = self._counts, self.positions_by_embedding, 2 if self.second else 1
         parts = self.empty(ceil_divide(max(counts), ROWS), out.size)
         self._launch(
-            "gat_weights",
+            "gat_weight_gradient_parts",
             (),
             (len(parts) * ceil_divide(out.size, 32),),
             block=(32, 8),

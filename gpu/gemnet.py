@@ -156,7 +156,7 @@ class _Embedding:
             self._embed(first, count, pairs, shape, self.fields["sph_basis"])
 
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, int, int, int], out: Any) -> None:
-        """Launch gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
+        """Launch gemnet_embed_triplets; `shape` is num_y, num_x, y_stride, x_stride."""
         present = drop_none(pairs)
         if not present:
             out.fill(0)
@@ -164,7 +164,7 @@ class _Embedding:
         (left, r), (left_1, r_1) = [*present, (None, None)][:2]
         num_y, num_x, y_stride, x_stride = shape
         self.units.launch(
-            "gemnet_embed",
+            "gemnet_embed_triplets",
             RegisterTile.for_matrices(num_x, num_y, out.dtype),
             count,
             left=left,
@@ -181,12 +181,12 @@ class _Embedding:
         )
 
     def _sum_outer_products(self, first: int, count: int, sph_basis: Any) -> Any:
-        """Launch gemnet_outer; return None without a basis."""
+        """Launch gemnet_sum_outer_products; return None without a basis."""
         if sph_basis is None:
             return None
         out = self.kernels.empty(count, self.interm * self.spherical)
         self.units.launch(
-            "gemnet_outer",
+            "gemnet_sum_outer_products",
             RegisterTile.for_matrices(self.spherical, self.interm, out.dtype),
             count,
             left=self.grad,
@@ -261,7 +261,7 @@ class _Bilinear:
         tiles = ceil_divide(self.interm, INTERM) * ceil_divide(self.emb_in, WARP * self.tile.cols)
         p = self.kernels.empty(count, self.interm * self.emb_in)
         arguments = self._arguments(first, dot) | self._factor_arguments("r", self.inputs.rad_W1, self.dots.rad_W1, dot)
-        self.units.launch("gemnet_products", self.tile, count * tiles, shared_mem=self._tree_bytes, **arguments, p=p)
+        self.units.launch("gemnet_unit_sums", self.tile, count * tiles, shared_mem=self._tree_bytes, **arguments, p=p)
         return p
 
     def _write_gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
@@ -271,11 +271,11 @@ class _Bilinear:
         arguments = self._arguments(first, True) | q
         if to_radial is not None:
             more = {"by_unit": self.per_edge, "out": to_radial, "shared_mem": self._tree_bytes}
-            self.units.launch("gemnet_radial", self.tile, count, **arguments, **more)
+            self.units.launch("gemnet_radial_gradient", self.tile, count, **arguments, **more)
         if self.fields.requests_any("sph", "m"):
             radial = {"r": self.inputs.rad_W1, "r_dot": self.dots.rad_W1}
             targets = {"grad_sph": self.fields["sph"], "grad_m": to_m}
-            self.units.launch("gemnet_triplets", self.tile, count, **arguments, **radial, **targets)
+            self.units.launch("gemnet_triplet_gradients", self.tile, count, **arguments, **radial, **targets)
 
     @staticmethod
     def _factor_arguments(name: str, value: Any, dot: Any, second: bool) -> dict[str, Any]:

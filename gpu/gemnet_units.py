@@ -102,7 +102,7 @@ class Units:
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
         arguments = {"values": values, **self.edges, "by_row": by_row, "width": out.shape[1], "out": out}
-        self.kernels.launch("gemnet_select", types, (ceil_divide(self.count, 4),), (THREADS,), **arguments)
+        self.kernels.launch("gemnet_mask_units", types, (ceil_divide(self.count, 4),), (THREADS,), **arguments)
 
     def launch(self, kernel: str, tile: RegisterTile, blocks: int, /, *, shared_mem: int = 0, **arguments: Any) -> None:
         """Launch a kernel with one warp per block, instantiated for the dtypes of values and indices."""

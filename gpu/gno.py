@@ -344,7 +344,7 @@ class _Message:
 
 
 class _NetworkArgument(NamedTuple):
-    """The kernel argument ``network`` (``Network`` in kernels/gno.cu)."""
+    """The kernel argument ``network`` (``KernelNetwork`` in kernels/gno.cu)."""
 
     coords: Any
     params: Any
@@ -408,7 +408,11 @@ class _Network:
         """Set s (count, copies * H) to zero where the hidden layer is inactive."""
         arguments = {"network": self.argument, "first": first, "count": count, "copies": copies, "s": s}
         self.kernels.launch(
-            "gno_select", (self.params.dtype,), (ceil_divide(count * self.hidden, THREADS),), (THREADS,), **arguments
+            "gno_zero_inactive",
+            (self.params.dtype,),
+            (ceil_divide(count * self.hidden, THREADS),),
+            (THREADS,),
+            **arguments,
         )
 
 
@@ -487,7 +491,7 @@ def _sum_to_kernel(call: Call, features: Any) -> None:
     grid = (ceil_divide(rows.num_pieces, THREADS >> lane_bits) * ceil_divide(f_in * f_out, 4 << lane_bits),)
     sums.sum_positions(
         call.kernels,
-        "gno_outer",
+        "gno_sum_outer_products",
         (out.dtype, graph.offsets.dtype),
         grid,
         rows,

@@ -104,16 +104,16 @@ def list_related_instances(family: str, name: str) -> list[str]:
 
 #: Instances of the kernels in kernels/sums.cuh, which every family may include.
 SUMS = (
-    *expand("finish_rows", FLOATS, INDICES),
-    *expand("gather_rows", FLOATS, INDICES),
-    *expand("spread_rows", FLOATS, INDICES),
-    *expand("rows_of_pieces", FLOATS, INDICES),
+    *expand("sum_long_row_parts", FLOATS, INDICES),
+    *expand("sum_gathered_rows", FLOATS, INDICES),
+    *expand("copy_rows_to_pieces", FLOATS, INDICES),
+    *expand("copy_nonempty_rows", FLOATS, INDICES),
     *expand("sum_rows", FLOATS),
 )
 
 #: Instances of the kernels in kernels/matrices.cuh and kernels/products.cuh.
 PRODUCTS = (
-    *expand("product_rows", FLOATS),
+    *expand("multiply_chunks", FLOATS),
     *(
         name
         for end in ("", TENSOR_SUFFIX)
@@ -121,7 +121,7 @@ PRODUCTS = (
             *expand(f"multiply{end}", FLOATS if end == "" else ("float",), ("16", "32", "64")),
             # Rows and columns of a tile (`TILES` in products.py).
             *(
-                instance(f"product_tiles{end}", ("float", *tile))
+                instance(f"multiply_chunks_tiled{end}", ("float", *tile))
                 for tile in (("32", "128"), ("64", "128"), ("128", "64"))
             ),
         )
@@ -132,8 +132,8 @@ PRODUCTS = (
 INSTANCES: dict[str, tuple[str, ...]] = {
     "dimenet": (
         *expand("dimenet_radial", FLOATS),
-        *expand("dimenet_radial_edges", FLOATS, BOOLS),
-        *expand("dimenet_radial_freq", FLOATS, BOOLS),
+        *expand("dimenet_radial_edge_gradients", FLOATS, BOOLS),
+        *expand("dimenet_radial_freq_gradient", FLOATS, BOOLS),
         *expand("dimenet_radial_third", FLOATS),
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
@@ -145,18 +145,18 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_in_edges", ("float",), INDICES, BOOLS, ("7",)),
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_sbf_rad_gradient", FLOATS),
-        *expand("dimenet_weights_parts", FLOATS),
+        *expand("dimenet_weight_gradient_parts", FLOATS),
         *expand("silu_bwd2", FLOATS),
         *expand("silu_bwd3", FLOATS),
         *expand("neighbor_frames", FLOATS, INDICES),
         *expand("neighbor_bins", FLOATS, INDICES),
         *expand("neighbor_pairs", FLOATS, INDICES, BOOLS),
-        *expand("neighbor_order"),
-        *expand("neighbor_links", FLOATS, INDICES),
+        *expand("neighbor_sort_edges"),
+        *expand("neighbor_link_edges", FLOATS, INDICES),
         *expand("dimenet_third_directions", FLOATS),
         *expand("dimenet_third_products", FLOATS),
         *expand("dimenet_third_features", FLOATS),
-        *expand("dimenet_third_sums", FLOATS, INDICES, BOOLS),
+        *expand("dimenet_third_triplet_sums", FLOATS, INDICES, BOOLS),
         *expand("dimenet_third_sbf_rad_gradient", FLOATS),
         *expand("dimenet_third_products_gradient", FLOATS),
         *expand("dimenet_third_weights_gradient", FLOATS),
@@ -164,28 +164,28 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("sum_rows", FLOATS),
     ),
     "gat": (
-        *expand("finish_rows", FLOATS, INDICES),
+        *expand("sum_long_row_parts", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *expand("reduce_long_rows", STORAGE, INDICES),
         *expand("gat_project", STORAGE, BOOLS),
         *expand("combine_softmax_stats", FLOATS, INDICES),
         *expand("gat_forward", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand("gat_output_tangent", STORAGE, INDICES, BOOLS, BOOLS),
         *expand("gat_backward", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_to_rows", STORAGE, INDICES, BOOLS, BOOLS),
-        *expand("gat_weights", STORAGE, INDICES),
+        *expand("gat_embedding_gradient", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand("gat_weight_gradient_parts", STORAGE, INDICES),
     ),
     "gemnet": (
-        *expand("finish_rows", FLOATS, INDICES),
-        *expand("gather_rows", FLOATS, INDICES),
-        *expand("rows_of_pieces", FLOATS, INDICES),
+        *expand("sum_long_row_parts", FLOATS, INDICES),
+        *expand("sum_gathered_rows", FLOATS, INDICES),
+        *expand("copy_nonempty_rows", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *PRODUCTS,
-        *expand("gemnet_select", FLOATS, INDICES),
+        *expand("gemnet_mask_units", FLOATS, INDICES),
         # The rows and columns that a lane keeps in registers (RegisterTile in gemnet_units.py).
         *(
             instance(f"gemnet_{kernel}", (real, index, rows, cols))
-            for kernel in ("products", "radial", "triplets", "embed", "outer")
+            for kernel in ("unit_sums", "radial_gradient", "triplet_gradients", "embed_triplets", "sum_outer_products")
             for real, rows, cols in (("float", "8", "2"), ("float", "16", "1"), ("double", "8", "1"))
             for index in INDICES
         ),
@@ -194,9 +194,9 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *SUMS,
         *PRODUCTS,
         *expand("gno_hidden", FLOATS),
-        *expand("gno_select", FLOATS),
+        *expand("gno_zero_inactive", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),
-        *expand("gno_outer", FLOATS, INDICES),
+        *expand("gno_sum_outer_products", FLOATS, INDICES),
         *expand("gno_message", FLOATS, INDICES),
         *expand("gno_grad_v", FLOATS, INDICES),
         *expand("gno_grad_edges", FLOATS, INDICES),
@@ -207,14 +207,14 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gno_split_v_tensor"),
     ),
     "weighted": (
-        *expand("finish_rows", FLOATS, INDICES),
-        *expand("gather_rows", FLOATS, INDICES),
+        *expand("sum_long_row_parts", FLOATS, INDICES),
+        *expand("sum_gathered_rows", FLOATS, INDICES),
         *expand("weighted_degrees", FLOATS, INDICES),
         *expand("weighted_sum", FLOATS, INDICES, BOOLS, BOOLS),
         *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
-        *expand("weighted_extrema_overflow", FLOATS, INDICES),
-        *expand("weighted_pick", FLOATS, INDICES),
-        *expand("weighted_to_sources", FLOATS, INDICES, BOOLS),
+        *expand("weighted_combine_extrema", FLOATS, INDICES),
+        *expand("weighted_values_at_extrema", FLOATS, INDICES),
+        *expand("weighted_source_gradient", FLOATS, INDICES, BOOLS),
         *expand("weighted_dots", FLOATS, INDICES, BOOLS, BOOLS),
     ),
 }

@@ -81,8 +81,8 @@ def link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any)
     ordered = kernels.xp.empty(edges.shape, edges.dtype)
     grid, block = (ceil_divide(most, THREADS),), (THREADS,)
     sizes = {"row_offsets": row_offsets, "num_atoms": num_atoms, "most_edges": most}
-    kernels.launch("neighbor_order", (), grid, block, edges=edges, sorted=ordered, **sizes)
+    kernels.launch("neighbor_sort_edges", (), grid, block, edges=edges, sorted=ordered, **sizes)
     types = kernels.dtype, arrays[0].dtype
     names = "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop", "reverse_edge", "edge_start", "edge_stop"
     outputs = dict(zip(names, arrays, strict=True))
-    kernels.launch("neighbor_links", types, grid, block, sorted=ordered, shifts=shifts, **sizes, **outputs)
+    kernels.launch("neighbor_link_edges", types, grid, block, sorted=ordered, shifts=shifts, **sizes, **outputs)

@@ -39,7 +39,8 @@ class Columns(NamedTuple):
     width: int
 
 
-# Rows and columns of the tiles of product_tiles (for wide float32 matrices), by maximum width of the left matrix.
+# Rows and columns of the tiles of multiply_chunks_tiled (for wide float32 matrices), by maximum width of the left
+# matrix.
 TILES = {32: (32, 128), 64: (64, 128), 128: (128, 64)}
 
 
@@ -65,11 +66,15 @@ def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
         rows, cols = next((TILES[width] for width in TILES if left.width <= width), TILES[128])
         blocks = len(out) * ceil_divide(left.width, rows) * ceil_divide(right.width, cols)
         kernels.launch(
-            kernels.name_tensor_variant("product_tiles"), (out.dtype, rows, cols), (blocks,), (THREADS,), **arguments
+            kernels.name_tensor_variant("multiply_chunks_tiled"),
+            (out.dtype, rows, cols),
+            (blocks,),
+            (THREADS,),
+            **arguments,
         )
     else:
         tile = Tile.for_product(left.width, right.width)
         blocks = len(out) * tile.tiles(left.width, right.width)
         arguments |= {"row_bits": tile.row_bits, "col_bits": tile.col_bits}
-        kernels.launch("product_rows", (out.dtype,), (blocks,), (tile.threads,), **arguments)
+        kernels.launch("multiply_chunks", (out.dtype,), (blocks,), (tile.threads,), **arguments)
     return out

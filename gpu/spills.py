@@ -28,12 +28,12 @@ SPILLS = {
     "dimenet_in_edges<float, long long, false, 8>": "as with int indices",
     "dimenet_in_edges<float, int, false, 7>": _OLD_COMPILER,
     "dimenet_in_edges<double, long long, true, 8>": _OLD_COMPILER,
-    "dimenet_radial_edges<float, true>": _OLD_COMPILER,
-    "gemnet_triplets<float, int, 8, 2>": _OLD_COMPILER,
-    "gemnet_triplets<float, long long, 8, 2>": _OLD_COMPILER,
-    "gemnet_triplets<float, int, 16, 1>": _OLD_COMPILER,
-    "gemnet_triplets<float, long long, 16, 1>": _OLD_COMPILER,
-    "gemnet_products<double, long long, 8, 1>": _OLD_COMPILER,
+    "dimenet_radial_edge_gradients<float, true>": _OLD_COMPILER,
+    "gemnet_triplet_gradients<float, int, 8, 2>": _OLD_COMPILER,
+    "gemnet_triplet_gradients<float, long long, 8, 2>": _OLD_COMPILER,
+    "gemnet_triplet_gradients<float, int, 16, 1>": _OLD_COMPILER,
+    "gemnet_triplet_gradients<float, long long, 16, 1>": _OLD_COMPILER,
+    "gemnet_unit_sums<double, long long, 8, 1>": _OLD_COMPILER,
     "gno_grad_edges<float, int>": _FEW_REGISTERS,
     "gno_grad_edges<float, long long>": _FEW_REGISTERS,
     "gno_grad_edges_tensor<float, long long>": "on 7.5 it runs gno_grad_edges",
@@ -46,7 +46,12 @@ SPILLS = {
 MAX_SPILL_BYTES = 150  # bytes that an instance in SPILLS may spill
 
 # Kernels that use a stack: sine and cosine reduce large angles with an array in local memory.
-STACK_KERNELS = ("dimenet_radial", "dimenet_radial_edges", "dimenet_radial_freq", "dimenet_radial_third")
+STACK_KERNELS = (
+    "dimenet_radial",
+    "dimenet_radial_edge_gradients",
+    "dimenet_radial_freq_gradient",
+    "dimenet_radial_third",
+)
 
 
 class Usage(NamedTuple):

@@ -264,7 +264,7 @@ def add_long_row_parts(kernels: Kernels, rows: Rows, overflow: Any, out: Any, di
     width = out.shape[1]
     grid, long_rows = rows.long_blocks(width)
     arguments = {"overflow": overflow, **long_rows, "width": width, "divisor": divisor, "out": out}
-    kernels.launch("finish_rows", (out.dtype, rows.offsets.dtype), grid, (32, 8), **arguments)
+    kernels.launch("sum_long_row_parts", (out.dtype, rows.offsets.dtype), grid, (32, 8), **arguments)
 
 
 def sum_positions(
@@ -294,7 +294,7 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     lane_bits = min(ceil_log2(width), 7)
     arguments = {"values": values, "order": rows.order, "width": width, "lane_bits": lane_bits}
     grid = (ceil_divide(rows.num_pieces, THREADS >> lane_bits),)
-    sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
+    sum_positions(kernels, "sum_gathered_rows", (out.dtype, rows.offsets.dtype), grid, rows, out, **arguments)
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
@@ -302,7 +302,11 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
     kernels.launch(
-        "spread_rows", (out.dtype, rows.offsets.dtype), (ceil_divide(out.size, THREADS),), (THREADS,), **arguments
+        "copy_rows_to_pieces",
+        (out.dtype, rows.offsets.dtype),
+        (ceil_divide(out.size, THREADS),),
+        (THREADS,),
+        **arguments,
     )
     return out
 
@@ -312,6 +316,10 @@ def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
     kernels.launch(
-        "rows_of_pieces", (out.dtype, rows.offsets.dtype), (ceil_divide(out.size, THREADS),), (THREADS,), **arguments
+        "copy_nonempty_rows",
+        (out.dtype, rows.offsets.dtype),
+        (ceil_divide(out.size, THREADS),),
+        (THREADS,),
+        **arguments,
     )
     add_long_row_parts(kernels, rows, values[rows.num_rows :], out)

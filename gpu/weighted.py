@@ -195,7 +195,7 @@ class _Weighted:
         )
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(self.width)
-            self._launch("weighted_extrema_overflow", (), grid, block=(32, 8), **long_rows, **targets)
+            self._launch("weighted_combine_extrema", (), grid, block=(32, 8), **long_rows, **targets)
 
     def compute_output_tangent(self, x_dot: Any, w_dot: Any, out: Any) -> None:
         """Write the derivative of the output along the cotangents."""
@@ -204,7 +204,7 @@ class _Weighted:
             out.fill(0)
         elif self.location is not None:
             self._launch(
-                "weighted_pick",
+                "weighted_values_at_extrema",
                 (),
                 (ceil_divide(out.size, THREADS),),
                 weights=pairs[0][0],
@@ -223,10 +223,10 @@ class _Weighted:
             self.sum(*pairs, centre, self.degree, out)
 
     def sum_to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
-        """Launch weighted_to_sources, which writes the gradient of the embedding."""
+        """Launch weighted_source_gradient, which writes the gradient of the embedding."""
         rows = sums.group_by_source(self.graph)
         self._sum(
-            "weighted_to_sources",
+            "weighted_source_gradient",
             (self.wide,),
             self._grid(rows),
             rows,

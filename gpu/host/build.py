@@ -116,7 +116,7 @@ def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> d
 
 
 def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
-    """Return the parameter types of every instance, in the format of `Entry::signature` in ``cuda_host.h``."""
+    """Return the parameter types of every instance, in the format of `KernelEntry::signature` in ``cuda_host.h``."""
     structs = {
         name: (_template_parameter_names(head), [declared for declared, _ in _MEMBER.findall(body)])
         for head, name, body in _STRUCT.findall(_strip_comments(text))
@@ -191,7 +191,7 @@ def generate(
         kernel = instance.split("<", 1)[0]
         if kernel not in parameters:
             raise SourceError(f"{source.name} has no __global__ function {kernel} (wanted as {instance})")
-        entry = f"::cuda_host::Entry<&{instance}>"
+        entry = f"::cuda_host::KernelEntry<&{instance}>"
         names = ",".join(parameters[kernel])
         entries.append(f'    {{"{instance}", "{names}", &{entry}::signature, &{entry}::run}},')
     unlisted = set(kernel_parameters(seen[source.resolve()])) - {instance.split("<", 1)[0] for instance in instances}

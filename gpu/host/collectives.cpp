@@ -8,13 +8,13 @@
 
 namespace cuda_host {
 
-void finish_syncwarp([[maybe_unused]] Collective& warp) {
+void finish_syncwarp([[maybe_unused]] WarpCollective& warp) {
 #ifdef CUDA_HOST_RACE
     race_syncwarp(rank(*current) / 32, warp.mask);
 #endif
 }
 
-void finish_ballot(Collective& warp) {
+void finish_ballot(WarpCollective& warp) {
     Bits votes = 0;
     for (unsigned lane = 0; lane < 32; lane++) {
         votes |= (warp.mask >> lane & 1) != 0 && warp.value[lane] != 0 ? Bits(1) << lane : 0;
@@ -26,7 +26,7 @@ namespace {
 
 // source(lane, operand, first, end) returns the lane to read from: `lane` itself if the requested lane is out of range.
 template <class Source>
-void finish_shuffle(Collective& warp, Source source) {
+void finish_shuffle(WarpCollective& warp, Source source) {
     for (int lane = 0; lane < 32; lane++) {
         if ((warp.mask >> lane & 1) == 0) {
             continue;
@@ -49,11 +49,11 @@ void finish_shuffle(Collective& warp, Source source) {
 
 }  // namespace
 
-void finish_shuffle_index(Collective& warp) {
+void finish_shuffle_index(WarpCollective& warp) {
     finish_shuffle(warp, [](int, int operand, int first, int end) { return first + operand % (end - first); });
 }
 
-void finish_shuffle_xor(Collective& warp) {
+void finish_shuffle_xor(WarpCollective& warp) {
     finish_shuffle(warp,
                    [](int lane, int operand, int, int end) { return (lane ^ operand) < end ? lane ^ operand : lane; });
 }
@@ -66,7 +66,7 @@ double bfloat16_value(unsigned bits) { return from_bits<float>(Bits(bits & 0xfff
 // truncated to 24 bits, and added; the result is truncated to float32. This is intentionally less accurate than any
 // tensor core: according to studies, devices of compute capability 8.0 add 8 products at a time, later devices add
 // more, and all of them keep more bits. An overflow yields infinity.
-float add_truncated(float sum, const double* left, const double* right) {
+float add_products_truncated(float sum, const double* left, const double* right) {
     double terms[9], largest = fabs(double(sum)), total = sum;
     terms[8] = sum;
     for (int x = 0; x < 8; x++) {
@@ -89,7 +89,7 @@ float add_truncated(float sum, const double* left, const double* right) {
 }  // namespace
 
 // The operands are distributed over lanes as PTX specifies for mma.m16n8k16 with bfloat16 numbers.
-void finish_multiply_tiles(Collective& warp) {
+void finish_multiply_tiles(WarpCollective& warp) {
     double left[16][16], right[8][16];
     const TileOperands* operands[32];
     for (int lane = 0; lane < 32; lane++) {
@@ -109,7 +109,7 @@ void finish_multiply_tiles(Collective& warp) {
             const double* const row = left[lane / 4 + i / 2 * 8];
             const double* const col = right[lane % 4 * 2 + i % 2];
             float& sum = operands[lane]->sum[i];
-            sum = add_truncated(add_truncated(sum, row, col), row + 8, col + 8);
+            sum = add_products_truncated(add_products_truncated(sum, row, col), row + 8, col + 8);
         }
     }
 }

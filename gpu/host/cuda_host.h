@@ -61,34 +61,34 @@ namespace cuda_host {
 
 using Bits = unsigned long long;
 
-struct Site {
+struct CallSite {
     const char* file;
     int line;
 };
 
 // A collective operation of a warp. Once every lane of `mask` has stored its value and argument, `finish` computes the
 // results of all lanes.
-struct Collective {
+struct WarpCollective {
     const char* name;
     unsigned int mask;
     Bits value[32];
     Bits argument[32];
     Bits result[32];
 };
-using Finish = void (*)(Collective&);
+using Finish = void (*)(WarpCollective&);
 
 // Waits for all lanes of `mask`; the last lane to arrive calls `finish` for all of them.
-Bits collective(const char* name, unsigned int mask, Finish finish, Bits value, Bits argument, Site site);
+Bits execute_collective(const char* name, unsigned int mask, Finish finish, Bits value, Bits argument, CallSite site);
 
-void barrier(Site site);
+void wait_at_barrier(CallSite site);
 
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-void finish_syncwarp(Collective& warp);
-void finish_ballot(Collective& warp);
-void finish_shuffle_index(Collective& warp);
-void finish_shuffle_xor(Collective& warp);
-void finish_multiply_tiles(Collective& warp);
+void finish_syncwarp(WarpCollective& warp);
+void finish_ballot(WarpCollective& warp);
+void finish_shuffle_index(WarpCollective& warp);
+void finish_shuffle_xor(WarpCollective& warp);
+void finish_multiply_tiles(WarpCollective& warp);
 
 // Operands that a lane passes to mma.sync.m16n8k16 with bfloat16 numbers, and the sums that it receives.
 struct TileOperands {
@@ -121,9 +121,9 @@ To bit_cast(From from) {
 }
 
 template <class T>
-T shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane, int width, Site site) {
+T shuffle(const char* name, Finish finish, unsigned int mask, T value, int lane, int width, CallSite site) {
     const Bits argument = (Bits(unsigned(width)) << 32) | unsigned(lane);
-    return from_bits<T>(collective(name, mask, finish, to_bits(value), argument, site));
+    return from_bits<T>(execute_collective(name, mask, finish, to_bits(value), argument, site));
 }
 
 // A __shared__ array: a separate heap allocation, so that sanitizers detect overruns; filled with 0xFF for each block.
@@ -134,7 +134,7 @@ struct SharedArray {
     Bits block;
 };
 extern Bits block_serial;
-void refill(SharedArray& array, const char* name);
+void refill_shared_array(SharedArray& array, const char* name);
 void* dynamic_shared(const char* name, size_t element_bytes);
 
 // build.py turns each `__shared__ T x[n];` into a reference to this function's result; `declaration` numbers the
@@ -143,7 +143,7 @@ template <class Array, int declaration>
 Array& static_shared(const char* name) {
     static SharedArray array{sizeof(Array), sizeof(std::remove_all_extents_t<Array>), nullptr, 0};
     if (array.block != block_serial) {
-        refill(array, name);
+        refill_shared_array(array, name);
     }
     return *static_cast<Array*>(array.data);
 }
@@ -155,10 +155,10 @@ Array& static_shared(const char* name) {
 // ---------------------------------------------------------------------------------------------------------------------
 #define CUDA_HOST_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-inline void __syncthreads(CUDA_HOST_SITE) { cuda_host::barrier({file, line}); }
+inline void __syncthreads(CUDA_HOST_SITE) { cuda_host::wait_at_barrier({file, line}); }
 
 inline void __syncwarp(unsigned int mask = 0xffffffffu, CUDA_HOST_SITE) {
-    cuda_host::collective("__syncwarp", mask, cuda_host::finish_syncwarp, 0, 0, {file, line});
+    cuda_host::execute_collective("__syncwarp", mask, cuda_host::finish_syncwarp, 0, 0, {file, line});
 }
 
 template <class T>
@@ -173,22 +173,24 @@ T __shfl_xor_sync(unsigned int mask, T value, int lane_mask, int width = 32, CUD
 }
 
 inline unsigned int __ballot_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
-    return unsigned(
-        cuda_host::collective("__ballot_sync", mask, cuda_host::finish_ballot, predicate != 0, 0, {file, line}));
+    return unsigned(cuda_host::execute_collective("__ballot_sync", mask, cuda_host::finish_ballot, predicate != 0, 0,
+                                                  {file, line}));
 }
 
 inline int __any_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
-    return cuda_host::collective("__any_sync", mask, cuda_host::finish_ballot, predicate != 0, 0, {file, line}) != 0;
+    return cuda_host::execute_collective("__any_sync", mask, cuda_host::finish_ballot, predicate != 0, 0,
+                                         {file, line}) != 0;
 }
 
 inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
-    return cuda_host::collective("__all_sync", mask, cuda_host::finish_ballot, predicate != 0, 0, {file, line}) == mask;
+    return cuda_host::execute_collective("__all_sync", mask, cuda_host::finish_ballot, predicate != 0, 0,
+                                         {file, line}) == mask;
 }
 
 namespace cuda_host {
 inline void multiply_tiles(const unsigned (&left)[4], const unsigned (&right)[2], float (&sum)[4], CUDA_HOST_SITE) {
     TileOperands operands{left, right, sum};  // `operands` exists while the lane waits
-    collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
+    execute_collective("mma.sync", 0xffffffffu, finish_multiply_tiles, to_bits(size_t(&operands)), 0, {file, line});
 }
 }  // namespace cuda_host
 
@@ -253,7 +255,7 @@ struct TypeName<T*> {
 
 // One argument of a launch: a parameter, or a member of a struct parameter. It converts to any requested type, and
 // appends this type to `types`.
-struct Member {
+struct ConvertibleArgument {
     const Argument* argument;
     std::string* types;
 
@@ -269,7 +271,8 @@ struct Member {
 template <class P, class Members, class = void>
 struct HasMembers : std::false_type {};
 template <class P, size_t... i>
-struct HasMembers<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), Member())...})>> : std::true_type {};
+struct HasMembers<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), ConvertibleArgument())...})>>
+    : std::true_type {};
 
 // Number of arguments for a parameter: 1, or the number of members of a struct.
 template <class P, size_t most = 16>
@@ -283,34 +286,34 @@ constexpr size_t num_arguments() {
 
 // Makes a parameter from its arguments, or from zeros if `arguments` is null.
 template <class P, size_t... i>
-P parameter(const Argument* arguments, std::string* types, std::index_sequence<i...>) {
-    return P{Member{arguments == nullptr ? nullptr : arguments + i, types}...};
+P make_parameter(const Argument* arguments, std::string* types, std::index_sequence<i...>) {
+    return P{ConvertibleArgument{arguments == nullptr ? nullptr : arguments + i, types}...};
 }
 
 template <auto kernel>
-struct Entry;
+struct KernelEntry;
 template <class... P, void (*kernel)(P...)>
-struct Entry<kernel> {
+struct KernelEntry<kernel> {
     static std::string signature() {
         std::string text;
-        (add_types<P>(text), ...);
+        (append_parameter_type<P>(text), ...);
         return text;
     }
-    static void run(const Argument* arguments) { call(arguments, std::index_sequence_for<P...>()); }
+    static void run(const Argument* arguments) { call_kernel(arguments, std::index_sequence_for<P...>()); }
 
   private:
     template <class Parameter>
     using Members = std::make_index_sequence<num_arguments<Parameter>()>;
 
     template <class Parameter>
-    static void add_types(std::string& text) {
+    static void append_parameter_type(std::string& text) {
         const bool is_struct = std::is_class_v<Parameter>;
         text += !is_struct ? "" : text.empty() ? "{" : ",{";
-        parameter<Parameter>(nullptr, &text, Members<Parameter>());
+        make_parameter<Parameter>(nullptr, &text, Members<Parameter>());
         text += is_struct ? "}" : "";
     }
     // The number of arguments before parameter number `count`.
-    static constexpr size_t before(size_t count) {
+    static constexpr size_t count_arguments_before(size_t count) {
         const size_t numbers[] = {num_arguments<P>()..., 0};
         size_t sum = 0;
         for (size_t i = 0; i < count; i++) {
@@ -319,8 +322,8 @@ struct Entry<kernel> {
         return sum;
     }
     template <size_t... i>
-    static void call([[maybe_unused]] const Argument* arguments, std::index_sequence<i...>) {
-        kernel(parameter<P>(arguments + before(i), nullptr, Members<P>())...);
+    static void call_kernel([[maybe_unused]] const Argument* arguments, std::index_sequence<i...>) {
+        kernel(make_parameter<P>(arguments + count_arguments_before(i), nullptr, Members<P>())...);
     }
 };
 

@@ -15,7 +15,7 @@ namespace cuda_host {
 #ifdef __SANITIZE_ADDRESS__
 static Fiber* previous_fiber = nullptr;  // fiber that ran before the last switch
 
-static void finish_switch(void* fake_stack) {
+static void finish_sanitizer_switch(void* fake_stack) {
     const void* stack;
     size_t size;
     __sanitizer_finish_switch_fiber(fake_stack, &stack, &size);
@@ -107,7 +107,7 @@ R"(
 )");
 #endif
 
-void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
+void reset_fiber(Fiber& fiber, void (*entry)(), unsigned colour) {
     const size_t shift = (size_t(colour) * 448) % 4096 & ~size_t(63);
     fiber.fake_stack = nullptr;
 #ifdef __SANITIZE_ADDRESS__
@@ -147,13 +147,13 @@ void switch_fiber(Fiber& from, Fiber& to, [[maybe_unused]] bool last) {
     cuda_host_swap(&from.stack_pointer, to.stack_pointer);
 #endif
 #ifdef __SANITIZE_ADDRESS__
-    finish_switch(from.fake_stack);
+    finish_sanitizer_switch(from.fake_stack);
 #endif
 }
 
 void finish_first_switch() {
 #ifdef __SANITIZE_ADDRESS__
-    finish_switch(nullptr);
+    finish_sanitizer_switch(nullptr);
 #endif
 }
 

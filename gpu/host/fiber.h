@@ -35,7 +35,7 @@ bool allocate_stack(Fiber& fiber);
 
 // Resets the fiber, so that the next switch to it starts `entry`. `entry` must not return. `colour` shifts the top of
 // the stack, so that the most frequently used parts of the stacks do not compete for one cache set.
-void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
+void reset_fiber(Fiber& fiber, void (*entry)(), unsigned colour);
 
 // Switches from the running fiber `from` to `to`. If `last`, no fiber will ever switch back to `from`.
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);

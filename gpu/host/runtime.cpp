@@ -2,7 +2,8 @@
 //
 // A thread that never waits costs only a function call, because its fiber starts the next thread. A waiting thread
 // keeps its fiber, and another fiber continues. Any error inside a kernel ends in fail() or, if the system refuses
-// memory, in refuse(): these functions abandon all fibers and return to the caller of cuda_host_launch with a message.
+// memory, in fail_allocation(): these functions abandon all fibers and return to the caller of cuda_host_launch with a
+// message.
 //
 // A launch allocates memory only for stacks and shared arrays. Everything else is allocated statically, because
 // reporting an allocation failure in C++ may itself require memory.
@@ -41,7 +42,7 @@ struct Thread {
     State state;
     Fiber* fiber;
     const char* operation;  // the operation at which the thread waits
-    Site site;
+    CallSite site;
     unsigned mask;
     Bits result;
 };
@@ -50,8 +51,8 @@ struct Thread {
 struct Warp {
     unsigned open;
     unsigned absent;  // lanes that have returned, or do not exist in the block
-    struct Pending {
-        Collective call;
+    struct PendingCollective {
+        WarpCollective call;
         unsigned arrived;
     } pending[32];
 };
@@ -97,7 +98,7 @@ std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
 bool equal_text(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
 // Returns null if the system refuses memory. The size is exact, so that sanitizers detect overruns.
-void* allocate(size_t bytes) {
+void* allocate_aligned(size_t bytes) {
     void* memory = nullptr;
     return posix_memalign(&memory, 128, bytes) == 0 ? memory : nullptr;
 }
@@ -111,18 +112,18 @@ bool add_idle_fiber() {
     if (!allocate_stack(fiber)) {
         return false;
     }
-    prepare(fiber, run_fiber, ++num_fibers);
+    reset_fiber(fiber, run_fiber, ++num_fibers);
     idle[num_idle++] = &fiber;
     return true;
 }
 
-void note_refusal(const char* what, size_t bytes) {
+void record_allocation_failure(const char* what, size_t bytes) {
     snprintf(launch.message, launch.message_capacity, "the system refused %zu bytes for %s", bytes, what);
     launch.status = no_memory;
 }
 
 // Ends the launch, whatever the other threads are doing.
-[[noreturn]] void abandon() {
+[[noreturn]] void abandon_launch() {
     current = nullptr;
     Fiber& from = *running_fiber;
     running_fiber = &main_fiber;
@@ -130,14 +131,14 @@ void note_refusal(const char* what, size_t bytes) {
     abort();  // not reached: no fiber switches back to an abandoned one
 }
 
-[[noreturn]] void refuse(const char* what, size_t bytes) {
-    note_refusal(what, bytes);
-    abandon();
+[[noreturn]] void fail_allocation(const char* what, size_t bytes) {
+    record_allocation_failure(what, bytes);
+    abandon_launch();
 }
 
 Fiber& take_idle_fiber() {
     if (num_idle == 0 && !add_idle_fiber()) {
-        refuse("the stack of a thread", stack_bytes);
+        fail_allocation("the stack of a thread", stack_bytes);
     }
     return *idle[--num_idle];
 }
@@ -149,14 +150,14 @@ void make_ready(unsigned rank) { ready_at(num_ready++) = rank; }
 bool has_unstarted() { return num_started < launch.num_threads; }
 
 // Returns whether a waiting thread should continue before a new one is started.
-bool prefer_ready() {
+bool prefers_ready_thread() {
     if (num_ready == 0 || !has_unstarted()) {
         return num_ready > 0;
     }
     return launch.order != Order::random || (launch.random() & 1) == 0;
 }
 
-unsigned take_ready() {
+unsigned take_ready_rank() {
     if (launch.order == Order::random) {
         std::swap(ready_at(0), ready_at(unsigned(launch.random() % num_ready)));
     }
@@ -166,12 +167,12 @@ unsigned take_ready() {
     return rank;
 }
 
-void set_current(unsigned rank) {
+void set_current_thread(unsigned rank) {
     current = &threads[rank];
     threadIdx = indices[rank];
     current->state = State::running;
 #ifdef CUDA_HOST_RACE
-    race_stack(running_fiber->stack, running_fiber->stack_size);
+    race_set_stack(running_fiber->stack, running_fiber->stack_size);
 #endif
 }
 
@@ -182,16 +183,16 @@ void switch_to(Fiber& fiber) {
 }
 
 // Resumes a waiting thread; returns at once if its fiber is already running.
-void resume(unsigned rank) {
+void resume_thread(unsigned rank) {
     Fiber& from = *running_fiber;
     running_fiber = threads[rank].fiber;
-    set_current(rank);
+    set_current_thread(rank);
     if (running_fiber != &from) {
         switch_fiber(from, *running_fiber);
     }
 }
 
-std::string waiting_text(const Thread& thread) {
+std::string describe_wait(const Thread& thread) {
     if (thread.state == State::returned) {
         return "have returned";
     }
@@ -205,45 +206,45 @@ std::string waiting_text(const Thread& thread) {
 }
 
 // Reports where each thread waits; called if no thread can continue.
-[[noreturn]] void deadlock() {
-    struct Group {
+[[noreturn]] void report_deadlock() {
+    struct WaitingGroup {
         unsigned first;
         unsigned number = 0;
     };
-    std::map<std::string, Group> groups;
+    std::map<std::string, WaitingGroup> groups;
     for (unsigned rank = 0; rank < launch.num_threads; rank++) {
-        groups.try_emplace(waiting_text(threads[rank]), Group{rank}).first->second.number++;
+        groups.try_emplace(describe_wait(threads[rank]), WaitingGroup{rank}).first->second.number++;
     }
     std::string message;
     for (const auto& [text, group] : groups) {
         message += (message.empty() ? "" : "; ") + std::to_string(group.number) + " threads, first " +
-                   describe(group.first) + ", " + text;
+                   describe_thread(group.first) + ", " + text;
     }
     fail("deadlock: %s", message.c_str());
 }
 
 // Suspends the running thread until it is put into `ready`.
-void wait(State state, const char* operation, Site site, unsigned mask) {
+void wait_until_ready(State state, const char* operation, CallSite site, unsigned mask) {
     current->state = state;
     current->operation = operation;
     current->site = site;
     current->mask = mask;
     current->fiber = running_fiber;
-    if (prefer_ready()) {
-        resume(take_ready());
+    if (prefers_ready_thread()) {
+        resume_thread(take_ready_rank());
     } else if (has_unstarted()) {
         switch_to(take_idle_fiber());
     } else {
-        deadlock();
+        report_deadlock();
     }
 }
 
 // Starts threads one after another until one has to wait; continues when another thread can start.
 void run_threads() {
     for (;;) {
-        while (has_unstarted() && !prefer_ready()) {
+        while (has_unstarted() && !prefers_ready_thread()) {
             const unsigned turn = start_order[num_started++];
-            set_current(turn);
+            set_current_thread(turn);
             launch.kernel->run(launch.arguments);
             threads[turn].state = State::returned;
             warps[turn / 32].absent |= 1u << turn % 32;
@@ -251,11 +252,11 @@ void run_threads() {
         }
         idle[num_idle++] = running_fiber;
         if (num_ready > 0) {
-            resume(take_ready());
+            resume_thread(take_ready_rank());
         } else if (num_returned == launch.num_threads) {
             switch_to(main_fiber);
         } else {
-            deadlock();
+            report_deadlock();
         }
     }
 }
@@ -266,14 +267,14 @@ void run_fiber() {
         run_threads();
     } catch (const std::bad_alloc&) {  // thrown while an error message is composed
     }
-    refuse("a message", launch.message_capacity);
+    fail_allocation("a message", launch.message_capacity);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
 void reset_fibers() {
     for (num_idle = 0; num_idle < num_fibers; num_idle++) {
-        prepare(fibers[num_idle], run_fiber, num_idle + 1);
+        reset_fiber(fibers[num_idle], run_fiber, num_idle + 1);
         idle[num_idle] = &fibers[num_idle];
     }
 }
@@ -322,13 +323,13 @@ bool begin_launch() {
         indices[rank] = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / blockDim.x / blockDim.y};
         start_order[rank] = launch.order == Order::reverse ? launch.num_threads - 1 - rank : rank;
     }
-    dynamic_data.reset(static_cast<char*>(allocate(launch.shared_bytes)));
+    dynamic_data.reset(static_cast<char*>(allocate_aligned(launch.shared_bytes)));
     if (dynamic_data == nullptr) {
-        note_refusal("dynamic shared memory", launch.shared_bytes);
+        record_allocation_failure("dynamic shared memory", launch.shared_bytes);
         return false;
     }
     if (num_idle == 0 && !add_idle_fiber()) {
-        note_refusal("the stack of a thread", stack_bytes);
+        record_allocation_failure("the stack of a thread", stack_bytes);
         return false;
     }
     main_fiber = Fiber{};
@@ -359,33 +360,33 @@ void fail(const char* format, ...) {
     const bool by_thread = current->state == State::running;
     const int length =
         snprintf(launch.message, launch.message_capacity, "block (%u, %u, %u)%s%s: ", blockIdx.x, blockIdx.y,
-                 blockIdx.z, by_thread ? ", " : "", by_thread ? describe(rank(*current)).c_str() : "");
+                 blockIdx.z, by_thread ? ", " : "", by_thread ? describe_thread(rank(*current)).c_str() : "");
     vsnprintf(launch.message + length, launch.message_capacity - size_t(length), format, values);
     va_end(values);
     launch.status = failed;
-    abandon();
+    abandon_launch();
 }
 
 unsigned rank(const Thread& thread) { return unsigned(&thread - threads); }
 
-Site site_of(const Thread& thread) { return thread.site; }
+CallSite site_of(const Thread& thread) { return thread.site; }
 
-std::string describe(unsigned rank) {
+std::string describe_thread(unsigned rank) {
     const uint3 index = indices[rank];
     return "thread (" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
 }
 
-void barrier(Site site) {
+void wait_at_barrier(CallSite site) {
     num_at_barrier++;
     if (num_at_barrier < launch.num_threads) {
-        wait(State::at_barrier, "__syncthreads", site, 0);
+        wait_until_ready(State::at_barrier, "__syncthreads", site, 0);
         return;
     }
     for (unsigned other = 0; other < launch.num_threads; other++) {
         const Thread& thread = threads[other];
         if (&thread != current && (thread.site.line != site.line || !equal_text(thread.site.file, site.file))) {
             fail("reached __syncthreads at %s while %s waits at another one, %s", site_text(site).c_str(),
-                 describe(other).c_str(), site_text(thread.site).c_str());
+                 describe_thread(other).c_str(), site_text(thread.site).c_str());
         }
     }
     num_at_barrier = 0;
@@ -396,15 +397,15 @@ void barrier(Site site) {
         make_ready(start_order[place]);
     }
     current->fiber = running_fiber;
-    resume(take_ready());
+    resume_thread(take_ready_rank());
 }
 
 namespace {
 
 // Returns the entry of a warp for a collective: a pending entry with the same mask, or a new one.
-Warp::Pending& find_or_open_pending(Warp& warp, const char* name, unsigned mask, Site site) {
+Warp::PendingCollective& find_or_open_collective(Warp& warp, const char* name, unsigned mask, CallSite site) {
     for (unsigned open = warp.open; open != 0; open &= open - 1) {
-        Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
+        Warp::PendingCollective& pending = warp.pending[__builtin_ctz(open)];
         if (pending.call.mask == mask) {
             if (!equal_text(pending.call.name, name)) {
                 fail("reached %s at %s while other lanes of its mask 0x%08x wait at %s", name, site_text(site).c_str(),
@@ -416,14 +417,14 @@ Warp::Pending& find_or_open_pending(Warp& warp, const char* name, unsigned mask,
     // 32 entries suffice, because at least one lane waits at each open entry.
     const unsigned slot = unsigned(__builtin_ctz(~warp.open));
     warp.open |= 1u << slot;
-    Warp::Pending& pending = warp.pending[slot];
+    Warp::PendingCollective& pending = warp.pending[slot];
     pending.call.name = name;
     pending.call.mask = mask;
     pending.arrived = 0;
     return pending;
 }
 
-void check_lanes(const char* name, unsigned mask, unsigned lane, unsigned first, Site site) {
+void check_lanes(const char* name, unsigned mask, unsigned lane, unsigned first, CallSite site) {
     if ((mask >> lane & 1) == 0) {
         fail("%s at %s: lane %u calls with mask 0x%08x, which leaves it out", name, site_text(site).c_str(), lane,
              mask);
@@ -437,18 +438,18 @@ void check_lanes(const char* name, unsigned mask, unsigned lane, unsigned first,
 
 }  // namespace
 
-Bits collective(const char* name, unsigned mask, Finish finish, Bits value, Bits argument, Site site) {
+Bits execute_collective(const char* name, unsigned mask, Finish finish, Bits value, Bits argument, CallSite site) {
     Thread& self = *current;
     const unsigned first = rank(self) / 32 * 32;
     const unsigned lane = rank(self) - first;
     check_lanes(name, mask, lane, first, site);
     Warp& warp = warps[first / 32];
-    Warp::Pending& pending = find_or_open_pending(warp, name, mask, site);
+    Warp::PendingCollective& pending = find_or_open_collective(warp, name, mask, site);
     pending.call.value[lane] = value;
     pending.call.argument[lane] = argument;
     pending.arrived |= 1u << lane;
     if (pending.arrived != mask) {
-        wait(State::at_collective, name, site, mask);
+        wait_until_ready(State::at_collective, name, site, mask);
         return self.result;
     }
     self.site = site;
@@ -462,27 +463,27 @@ Bits collective(const char* name, unsigned mask, Finish finish, Bits value, Bits
             make_ready(first + other);
         }
     }
-    resume(take_ready());
+    resume_thread(take_ready_rank());
     return self.result;
 }
 
-void refill(SharedArray& array, [[maybe_unused]] const char* name) {
+void refill_shared_array(SharedArray& array, [[maybe_unused]] const char* name) {
     if (array.data == nullptr) {
-        array.data = allocate(array.bytes);
+        array.data = allocate_aligned(array.bytes);
         if (array.data == nullptr) {
-            refuse("a shared array", array.bytes);
+            fail_allocation("a shared array", array.bytes);
         }
     }
     memset(array.data, 0xff, array.bytes);
     array.block = block_serial;
 #ifdef CUDA_HOST_RACE
-    race_shared(array.data, array.bytes, array.element_bytes, name);
+    race_add_shared_array(array.data, array.bytes, array.element_bytes, name);
 #endif
 }
 
 void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t element_bytes) {
 #ifdef CUDA_HOST_RACE
-    race_shared(dynamic_data.get(), launch.shared_bytes, element_bytes, name);
+    race_add_shared_array(dynamic_data.get(), launch.shared_bytes, element_bytes, name);
 #endif
     return dynamic_data.get();
 }
@@ -546,7 +547,7 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
 #endif
         }
     } catch (const std::bad_alloc&) {  // thrown by the race detector, or while the random order of blocks is allocated
-        note_refusal("the order of blocks", Bits(grid[0]) * grid[1] * grid[2] * sizeof(Bits));
+        record_allocation_failure("the order of blocks", Bits(grid[0]) * grid[1] * grid[2] * sizeof(Bits));
     }
     launch.in_progress = false;
     return launch.status;

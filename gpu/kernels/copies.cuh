@@ -4,21 +4,21 @@
 
 #include "rows.cuh"
 
-struct Copies {
+struct AsyncCopies {
 #ifdef TRIGRAPH_GPU_HOST
-    struct Copy {
+    struct PendingCopy {
         char* to;
         const char* from;
         int bytes;
         bool any;
     };
-    Copy pending[64];
+    PendingCopy pending[64];
     int count = 0;
 #endif
 
     // Begins to set to[i], for i < n, to from[i] if `any`, else to 0. The n values have 4, 8 or 16 bytes in total, and
     // are aligned to their total size.
-    template <int n, class T> __device__ void begin(T* to, const T* from, bool any) {
+    template <int n, class T> __device__ void begin_copy(T* to, const T* from, bool any) {
         constexpr int bytes = n * int(sizeof(T));
 #if defined(TRIGRAPH_GPU_HOST)
         pending[count++] = {reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes, any};
@@ -59,7 +59,8 @@ struct Copies {
 // lines are copied, 16 bytes at a time if `wide`; all other values are set to zero. Lines are `pitch` elements apart in
 // global memory and `stride` elements apart in shared memory.
 template <int lines, int length, int stride, class T>
-__device__ void begin_lines(Copies& copies, const T* from, long long pitch, int num_lines, int num, bool wide, T* to) {
+__device__ void begin_line_copies(AsyncCopies& copies, const T* from, long long pitch, int num_lines, int num,
+                                  bool wide, T* to) {
     constexpr int pack = 16 / int(sizeof(T)), packs = length / pack;
     if (wide) {
 #pragma unroll
@@ -67,7 +68,7 @@ __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int 
             const int line = (i + int(threadIdx.x)) / packs, x = (i + int(threadIdx.x)) % packs * pack;
             if (lines * packs % THREADS == 0 || line < lines) {
                 const bool any = line < num_lines && x < num;
-                copies.begin<pack>(to + line * stride + x, any ? from + line * pitch + x : from, any);
+                copies.begin_copy<pack>(to + line * stride + x, any ? from + line * pitch + x : from, any);
             }
         }
     } else {
@@ -75,7 +76,7 @@ __device__ void begin_lines(Copies& copies, const T* from, long long pitch, int 
         for (int i = int(threadIdx.x); i < lines * length; i += THREADS) {
             const int line = i / length, x = i % length;
             const bool any = line < num_lines && x < num;
-            copies.begin<1>(to + line * stride + x, any ? from + line * pitch + x : from, any);
+            copies.begin_copy<1>(to + line * stride + x, any ? from + line * pitch + x : from, any);
         }
     }
 }

@@ -30,7 +30,7 @@ dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __rest
 }
 
 // Returns the mixed second derivative of env(x) sin(freq x) with respect to freq and x.
-template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
+template <class T> __device__ T mixed_radial_derivative(const Jet<T>& env, T freq, T x) {
     return env.d1 * x * cos(freq * x) + env.value * cos(freq * x) - env.value * freq * x * sin(freq * x);
 }
 
@@ -39,10 +39,11 @@ template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
 // of <gg_dist, grad_dist> + <gg_freq, grad_freq> with respect to grad_rbf, grad_sbf_rad and dist.
 template <class T, bool second>
 __global__ void __launch_bounds__(THREADS)
-dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
-                     const T* __restrict__ grad_sbf_rad, const T* __restrict__ dist, const T* __restrict__ freq,
-                     T* __restrict__ out_rbf, T* __restrict__ out_sbf_rad, T* __restrict__ out_dist, long long num_edges,
-                     int num_radial, int num_spherical, int envelope_exponent) {
+dimenet_radial_edge_gradients(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq,
+                              const T* __restrict__ grad_rbf, const T* __restrict__ grad_sbf_rad,
+                              const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ out_rbf,
+                              T* __restrict__ out_sbf_rad, T* __restrict__ out_dist, long long num_edges,
+                              int num_radial, int num_spherical, int envelope_exponent) {
     __shared__ T parts[THREADS];
     const int edges = int(blockDim.x) / num_radial, local = int(threadIdx.x) / num_radial;
     const int k = int(threadIdx.x) - local * num_radial;
@@ -53,14 +54,15 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
         const T freq_dot = second && gg_freq != nullptr ? gg_freq[k] : T(0);
         const bool beyond = x >= T(1);  // select zero beyond the cutoff, because zero times NaN is NaN
         const Jet<T> env = envelope(x, envelope_exponent);
-        const Jet<T> sine = product(env, sine_basis(freq[k], x));
+        const Jet<T> sine = multiply_jets(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {
             out_rbf[e * num_radial + k] = beyond ? T(0) : x_dot * sine.d1 + freq_dot * env.value * x * cos(freq[k] * x);
         }
-        T sum = grad_rbf[e * num_radial + k] * (second ? x_dot * sine.d2 + freq_dot * radial_mixed(env, freq[k], x) : sine.d1);
+        T sum = grad_rbf[e * num_radial + k] *
+                (second ? x_dot * sine.d2 + freq_dot * mixed_radial_derivative(env, freq[k], x) : sine.d1);
         if (!second || out_sbf_rad != nullptr || out_dist != nullptr) {
             for (int l = 0; l < num_spherical; l++) {
-                const Jet<T> bessel = product(env, bessel_basis(l, k, x));
+                const Jet<T> bessel = multiply_jets(env, bessel_basis(l, k, x));
                 const long long at = (e * num_spherical + l) * num_radial + k;
                 if (second && out_sbf_rad != nullptr) {
                     out_sbf_rad[at] = beyond ? T(0) : x_dot * bessel.d1;
@@ -83,9 +85,9 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
 // Computes `parts` (blocks, num_radial): gradients of the frequencies, summed over the 256 edges of each block.
 template <class T, bool second>
 __global__ void __launch_bounds__(256)
-dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
-                    const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ parts, long long num_edges,
-                    int num_radial, int envelope_exponent) {
+dimenet_radial_freq_gradient(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq,
+                             const T* __restrict__ grad_rbf, const T* __restrict__ dist, const T* __restrict__ freq,
+                             T* __restrict__ parts, long long num_edges, int num_radial, int envelope_exponent) {
     __shared__ T sums[8][16];
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const bool active = e < num_edges;
@@ -97,11 +99,12 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
         if (active && !(x >= T(1))) {
             const T freq_dot = second && gg_freq != nullptr ? gg_freq[k] : T(0);
             const T by_freq =
-                second ? x_dot * radial_mixed(env, freq[k], x) - freq_dot * env.value * x * x * sin(freq[k] * x)
+                second ? x_dot * mixed_radial_derivative(env, freq[k], x) -
+                             freq_dot * env.value * x * x * sin(freq[k] * x)
                        : env.value * x * cos(freq[k] * x);
             value = grad_rbf[e * num_radial + k] * by_freq;
         }
-        value = warp_sum(value);
+        value = sum_over_warp(value);
         if (threadIdx.x % LANES == 0) {
             sums[threadIdx.x / LANES][k] = value;
         }
@@ -126,17 +129,17 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (e < num_edges) {
         Vec<T> v = load_vec(vec, e);
-        const T factor = factor_of(v);
+        const T factor = find_power_of_two_scale(v);
         v = times(factor, v);
         const T length = sqrt(dot(v, v));
         const Vec<T> u = {v.x / length, v.y / length, v.z / length};
-        store_sum(unit, e, u, true);
+        store_or_add_vec(unit, e, u, true);
         if (unit_dot != nullptr) {
             const Vec<T> v_dot = times(factor, load_vec(vec_dot, e));
             const T along = dot(u, v_dot);
             const Vec<T> u_dot = {(v_dot.x - u.x * along) / length, (v_dot.y - u.y * along) / length,
                                   (v_dot.z - u.z * along) / length};
-            store_sum(unit_dot, e, u_dot, true);
+            store_or_add_vec(unit_dot, e, u_dot, true);
         }
     }
 }
@@ -169,7 +172,7 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
         }
         // Divide only once, because each division needs additional registers.
         Vec<T> v = load_vec(vec, e);
-        const T factor = factor_of(v);
+        const T factor = find_power_of_two_scale(v);
         v = times(factor, v);
         const T inverse = T(1) / sqrt(dot(v, v));
         const Vec<T> u = {v.x * inverse, v.y * inverse, v.z * inverse};
@@ -186,6 +189,9 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
         }
         by_length -= dot(grad_u, u) * inverse;
         const Vec<T> by_unit = {grad_u.x * inverse, grad_u.y * inverse, grad_u.z * inverse};
-        store_sum(out, e, times(factor, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}), true);
+        store_or_add_vec(
+            out, e,
+            times(factor, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}),
+            true);
     }
 }

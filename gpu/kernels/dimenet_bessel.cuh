@@ -7,7 +7,7 @@ template <class T> struct Jet {
     T value, d1, d2;
 };
 
-template <class T> __device__ Jet<T> product(const Jet<T>& f, const Jet<T>& g) {
+template <class T> __device__ Jet<T> multiply_jets(const Jet<T>& f, const Jet<T>& g) {
     return {f.value * g.value, f.d1 * g.value + f.value * g.d1, f.d2 * g.value + T(2) * f.d1 * g.d1 + f.value * g.d2};
 }
 

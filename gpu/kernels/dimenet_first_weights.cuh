@@ -17,7 +17,8 @@ template <class T> using EdgeRows = const T* [TOGETHER];
 // Padded row length of grad_projected; the padding columns may contain arbitrary values.
 template <class T> __device__ __forceinline__ int padded(int n_mid) { return (n_mid + MIDS<T> - 1) / MIDS<T> * MIDS<T>; }
 
-template <class T, int rows, int count> __device__ __forceinline__ void add_sums(T (&sums)[rows][count], const T (&part)[rows][count]) {
+template <class T, int rows, int count>
+__device__ __forceinline__ void add_elementwise(T (&sums)[rows][count], const T (&part)[rows][count]) {
 #pragma unroll
     for (int i = 0; i < rows; i++) {
 #pragma unroll
@@ -28,7 +29,7 @@ template <class T, int rows, int count> __device__ __forceinline__ void add_sums
 }
 
 // Stores from(l, row, column) in to[l, row, column] for rows of DEGREES columns.
-template <class T, class From> __device__ void stage_degrees(T* to, int degrees, int rows, const From& from) {
+template <class T, class From> __device__ void stage_degree_matrices(T* to, int degrees, int rows, const From& from) {
     const int l = int(threadIdx.x) % DEGREES;
     for (int i = int(threadIdx.x) / DEGREES; i < rows * DEGREES && l < degrees; i += GROUPS) {
         to[l * DEGREE_STRIDE<T> + i] = from(l, i / DEGREES, i % DEGREES);
@@ -36,17 +37,18 @@ template <class T, class From> __device__ void stage_degrees(T* to, int degrees,
 }
 
 // The TOGETHER edges that a thread processes, which are WARP_GROUPS apart.
-struct EdgesOfThread {
+struct ThreadEdges {
     long long first, num_edges;
 
-    __device__ EdgesOfThread(long long num_edges) : num_edges(num_edges) {
+    __device__ ThreadEdges(long long num_edges) : num_edges(num_edges) {
         const int group = int(threadIdx.x) / DEGREES, in_warp = group % WARP_GROUPS;
         first = (long long)(blockIdx.x) * PROJECTED + (group - in_warp) * TOGETHER + in_warp;
     }
     __device__ long long edge(int k) const { return first + k * WARP_GROUPS; }
     __device__ bool exists(int k) const { return edge(k) < num_edges; }
     // Sets rows[k] to the row of edge(k), or of the last edge if edge(k) does not exist. Rows of `array` have `stride` elements.
-    template <class T> __device__ __forceinline__ void find_rows(const T* array, int stride, EdgeRows<T>& rows) const {
+    template <class T>
+    __device__ __forceinline__ void set_row_pointers(const T* array, int stride, EdgeRows<T>& rows) const {
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
             rows[k] = array + min(edge(k), num_edges - 1) * stride;
@@ -62,12 +64,12 @@ __device__ __forceinline__ void add_products(const EdgeRows<T>& rows, const T* r
         T left[TOGETHER][step];
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
-            load<step>(rows[k] + i, left[k]);
+            load_aligned<step>(rows[k] + i, left[k]);
         }
 #pragma unroll
         for (int j = 0; j < step; j++) {
             T here[count];
-            load<count>(right + (i + j) * DEGREES, here);
+            load_aligned<count>(right + (i + j) * DEGREES, here);
 #pragma unroll
             for (int k = 0; k < TOGETHER; k++) {
 #pragma unroll
@@ -92,7 +94,7 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
     const int l = int(threadIdx.x) % DEGREES, degree = min(l, num_spherical - 1), width = num_spherical * num_radial;
     const int m0 = int(blockIdx.y) * count, mids = min(count, n_mid - m0);
     const auto stage = [&](T* to, const T* from) {
-        stage_degrees(to, num_spherical, num_radial, [&](int l, int n, int m) {
+        stage_degree_matrices(to, num_spherical, num_radial, [&](int l, int n, int m) {
             return m < mids ? angular_norm(T(0), l) * from[(long long)(l * num_radial + n) * n_mid + m0 + m] : T(0);
         });
     };
@@ -101,7 +103,7 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
         stage(tile_dot, weights_dot);
     }
     __syncthreads();
-    const EdgesOfThread edges(num_edges);
+    const ThreadEdges edges(num_edges);
     const auto store = [&](T* to, const EdgeSums<T, count>& sums) {
         T* const first = to + (edges.first * n_mid + m0) * DEGREES + l;
 #pragma unroll
@@ -116,7 +118,7 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
         }
     };
     EdgeRows<T> rows;
-    edges.find_rows(sbf_rad + degree * num_radial, width, rows);
+    edges.set_row_pointers(sbf_rad + degree * num_radial, width, rows);
     EdgeSums<T, count> sums = {};
     add_products<1>(rows, tile + degree * stride, 0, num_radial, sums);
     store(projected, sums);
@@ -126,10 +128,10 @@ dimenet_project(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot
             add_products<1>(rows, tile_dot + degree * stride, 0, num_radial, by_weights);
         }
         if (sbf_rad_dot != nullptr) {
-            edges.find_rows(sbf_rad_dot + degree * num_radial, width, rows);
+            edges.set_row_pointers(sbf_rad_dot + degree * num_radial, width, rows);
             add_products<1>(rows, tile + degree * stride, 0, num_radial, sums_dot);
         }
-        add_sums(sums_dot, by_weights);
+        add_elementwise(sums_dot, by_weights);
         store(projected_dot, sums_dot);
     }
 }
@@ -145,13 +147,14 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
     __shared__ __align__(16) T tile[DEGREES * DEGREE_STRIDE<T>];
     const int l = int(threadIdx.x) % DEGREES, degree = min(l, num_spherical - 1);
     const int n0 = int(blockIdx.y) * RADIALS, radials = min(RADIALS, num_radial - n0);
-    const EdgesOfThread edges(num_edges);
+    const ThreadEdges edges(num_edges);
     EdgeSums<T, RADIALS> sums = {};
 #pragma unroll 1
     for (int order = 0; order < (weights_dot == nullptr ? 1 : 2); order++) {
         const T* const from = order == 0 ? weights : weights_dot;
         EdgeRows<T> rows;
-        edges.find_rows((order == 0 ? grad_projected : grad_projected_dot) + degree * padded<T>(n_mid), num_spherical * padded<T>(n_mid), rows);
+        edges.set_row_pointers((order == 0 ? grad_projected : grad_projected_dot) + degree * padded<T>(n_mid),
+                               num_spherical * padded<T>(n_mid), rows);
 #pragma unroll 1
         for (int chunk = 0; chunk < n_mid; chunk += CHUNK) {
             EdgeSums<T, RADIALS> part = {};
@@ -160,14 +163,14 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
                 const int mids = min(MOST_ROWS, n_mid - m0), steps = mids / step * step;
                 const T* const here = tile + degree * DEGREE_STRIDE<T> - m0 * DEGREES;
                 __syncthreads();
-                stage_degrees(tile, num_spherical, mids, [&](int l, int m, int n) {
+                stage_degree_matrices(tile, num_spherical, mids, [&](int l, int m, int n) {
                     return n < radials ? angular_norm(T(0), l) * from[(long long)(l * num_radial + n0 + n) * n_mid + m0 + m] : T(0);
                 });
                 __syncthreads();
                 add_products<step>(rows, here, m0, m0 + steps, part);
                 add_products<1>(rows, here, m0 + steps, m0 + mids, part);
             }
-            add_sums(sums, part);
+            add_elementwise(sums, part);
         }
     }
     // Transpose the sums of a warp in shared memory, so that adjacent lanes write adjacent elements.
@@ -196,9 +199,10 @@ dimenet_sbf_rad_gradient(const T* __restrict__ grad_projected, const T* __restri
 // grad_projected_dot[e,l,m], skipping edges in no triplet. A block handles CHUNK edges, RADIALS functions n and MIDS columns m.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot, const T* __restrict__ grad_projected,
-                      const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
-                      long long num_edges, int n_mid, int num_spherical, int num_radial) {
+dimenet_weight_gradient_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_rad_dot,
+                              const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
+                              const int* __restrict__ alone, T* __restrict__ parts, long long num_edges, int n_mid,
+                              int num_spherical, int num_radial) {
     constexpr int count = MIDS<T>, size = RADIALS * count, run = 4;  // run: number of terms per partial sum
     __shared__ T totals[GROUPS * DEGREES * size];
     const int l = int(threadIdx.x) % DEGREES, group = int(threadIdx.x) / DEGREES;
@@ -215,7 +219,7 @@ dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_r
             const long long e = min(first + k * GROUPS, num_edges - 1), row = e * num_spherical + l;
             const bool none = first + k * GROUPS >= num_edges || alone[e] != 0;
             T grad[count];
-            load<count>(right + row * padded<T>(n_mid) + m0, grad);
+            load_aligned<count>(right + row * padded<T>(n_mid) + m0, grad);
 #pragma unroll
             for (int m = 0; m < count; m++) {
                 grad[m] = none ? T(0) : grad[m];
@@ -229,7 +233,7 @@ dimenet_weights_parts(const T* __restrict__ sbf_rad, const T* __restrict__ sbf_r
                 }
             }
         }
-        add_sums(total, part);
+        add_elementwise(total, part);
     }
 #pragma unroll
     for (int i = 0; i < size; i++) {

@@ -46,10 +46,10 @@ __device__ __forceinline__ float harmonic_weight(float, int row) { return harmon
 __device__ __forceinline__ double harmonic_weight(double, int row) { return harmonic_weights_double.row[row]; }
 
 // Real parts c and imaginary parts s of (x + iy)^m, (x + iy)^(m-1) and (x + iy)^(m-2); zero for negative exponents.
-template <class T> struct Powers {
+template <class T> struct ComplexPowers {
     T c, s, c1, s1, c2, s2;
 
-    __device__ Powers(T x, T y, int m) : c(T(1)), s(T(0)), c1(T(0)), s1(T(0)), c2(T(0)), s2(T(0)) {
+    __device__ ComplexPowers(T x, T y, int m) : c(T(1)), s(T(0)), c1(T(0)), s1(T(0)), c2(T(0)), s2(T(0)) {
         for (int i = 0; i < m; i++) {
             c2 = c1;
             s2 = s1;
@@ -62,11 +62,11 @@ template <class T> struct Powers {
 };
 
 // q_lm and its derivatives with respect to z, by recurrence from degree l = m.
-template <class T, int derivatives> struct Ladder {
+template <class T, int derivatives> struct AssociatedLegendre {
     T q = T(1), q1 = T(0), q2 = T(0);
     T below = T(0), below1 = T(0), below2 = T(0);
 
-    __device__ void climb(int l, int m, T z) {
+    __device__ void advance_degree(int l, int m, T z) {
         const T odd = T(2 * l + 1), up = T(l + 1 - m), both = T((l + 1 - m) * (l - m));
         const T next = odd * z * q - T((l + m) * (l - m)) * below;
         if (derivatives > 1) {
@@ -88,8 +88,8 @@ template <class T, int derivatives> struct Ladder {
 template <int S, int first, int step, bool weighed, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
-        const Powers<T> power(u.x, u.y, m);
-        Ladder<T, 0> ladder;
+        const ComplexPowers<T> power(u.x, u.y, m);
+        AssociatedLegendre<T, 0> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
             const T q = weighed ? harmonic_weight(T(0), l * l + l + m) * ladder.q : ladder.q;
@@ -97,19 +97,19 @@ template <int S, int first, int step, bool weighed, class T> __device__ __forcei
             if (m > 0) {
                 rows[l * l + l - m] = q * power.s;
             }
-            ladder.climb(l, m, u.z);
+            ladder.advance_degree(l, m, u.z);
         }
     }
 }
 
 // Computes the same harmonics as `harmonics` above, and their directional derivatives along u_dot.
 template <int S, int first, int step, bool weighed, class T>
-__device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
+__device__ __forceinline__ void harmonics_and_tangents(const Vec<T>& u, const Vec<T>& u_dot, T* rows, T* rows_dot) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
-        const Powers<T> power(u.x, u.y, m);
+        const ComplexPowers<T> power(u.x, u.y, m);
         const T c_dot = T(m) * (power.c1 * u_dot.x - power.s1 * u_dot.y), s_dot = T(m) * (power.s1 * u_dot.x + power.c1 * u_dot.y);
-        Ladder<T, 1> ladder;
+        AssociatedLegendre<T, 1> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
             const T weight = weighed ? harmonic_weight(T(0), l * l + l + m) : T(1);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& u
                 rows[l * l + l - m] = q * power.s;
                 rows_dot[l * l + l - m] = q * s_dot + q_dot * power.s;
             }
-            ladder.climb(l, m, u.z);
+            ladder.advance_degree(l, m, u.z);
         }
     }
 }
@@ -130,9 +130,9 @@ template <int S, int first, int step, class T>
 __device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>& u, const T* factors, Vec<T>& sum) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
-        const Powers<T> power(u.x, u.y, m);
+        const ComplexPowers<T> power(u.x, u.y, m);
         T a = T(0), b = T(0), a1 = T(0), b1 = T(0);
-        Ladder<T, 1> ladder;
+        AssociatedLegendre<T, 1> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
             if (l < degrees) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>
                 a1 += ladder.q1 * factor_c;
                 b1 += ladder.q1 * factor_s;
             }
-            ladder.climb(l, m, u.z);
+            ladder.advance_degree(l, m, u.z);
         }
         sum.x += T(m) * (a * power.c1 + b * power.s1);
         sum.y += T(m) * (b * power.c1 - a * power.s1);
@@ -153,12 +153,13 @@ __device__ __forceinline__ void add_harmonics_gradient(int degrees, const Vec<T>
 
 // Adds the Hessian of sum_r factors[r] s_r(u) times u_dot, for the same rows as add_harmonics_gradient.
 template <int S, int first, int step, class T>
-__device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>& u, const Vec<T>& u_dot, const T* factors, Vec<T>& sum) {
+__device__ __forceinline__ void add_harmonics_hessian_product(int degrees, const Vec<T>& u, const Vec<T>& u_dot,
+                                                              const T* factors, Vec<T>& sum) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
-        const Powers<T> power(u.x, u.y, m);
+        const ComplexPowers<T> power(u.x, u.y, m);
         T a = T(0), b = T(0), a1 = T(0), b1 = T(0), a2 = T(0), b2 = T(0);
-        Ladder<T, 2> ladder;
+        AssociatedLegendre<T, 2> ladder;
 #pragma unroll
         for (int l = m; l < S; l++) {
             if (l < degrees) {
@@ -170,7 +171,7 @@ __device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>&
                 a2 += ladder.q2 * factor_c;
                 b2 += ladder.q2 * factor_s;
             }
-            ladder.climb(l, m, u.z);
+            ladder.advance_degree(l, m, u.z);
         }
         const T pairs = T(m * (m - 1));
         const T xx = pairs * (a * power.c2 + b * power.s2), xy = pairs * (b * power.c2 - a * power.s2);
@@ -182,7 +183,8 @@ __device__ __forceinline__ void add_harmonics_hessian(int degrees, const Vec<T>&
     }
 }
 
-// P_l(c) and its first two derivatives, by recurrence from l = 0. In unrolled loops, the quotients in `climb` are constants.
+// P_l(c) and its first two derivatives, by recurrence from l = 0. In unrolled loops, the quotients in `advance_degree`
+// are constants.
 template <class T> struct Legendre {
     T c, p, d1, d2;
     T below, below1, below2;
@@ -190,7 +192,7 @@ template <class T> struct Legendre {
     __device__ explicit Legendre(T cosine)
         : c(cosine), p(T(1)), d1(T(0)), d2(T(0)), below(T(0)), below1(T(0)), below2(T(0)) {}
 
-    __device__ __forceinline__ void climb(int l) {
+    __device__ __forceinline__ void advance_degree(int l) {
         const T next = T(2 * l + 1) / T(l + 1) * c * p - T(l) / T(l + 1) * below;
         const T next1 = below1 + T(2 * l + 1) * p, next2 = below2 + T(2 * l + 1) * d1;
         below = p;

@@ -13,7 +13,7 @@ template <class T> struct InEdgeOutputs {
 };
 
 // The node and the tile of channels that a block is processing, the arguments of the kernel, and arrays in shared memory.
-template <class T, class I, bool second, int S> struct InEdges {
+template <class T, class I, bool second, int S> struct InEdgeGradientBlock {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp processes at once
@@ -21,9 +21,9 @@ template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int QUAD = 16 / int(sizeof(T));           // numbers per 16-byte read
     // Numbers of edges (AT_ONCE) and of harmonics per edge (HELD) that fit into a thread's registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
-    Node<I> node;
-    Channels<W> channels;
-    Graph<I> graph;
+    NodeEdges<I> node;
+    LaneChannels<W> channels;
+    TripletGraph<I> graph;
     EdgeInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
     InEdgeOutputs<T> grads;
@@ -35,8 +35,9 @@ template <class T, class I, bool second, int S> struct InEdges {
     int *votes, *linear;  // linear: whether the gradients of a staged edge use the state
     I* staged;            // indices of the staged edges, or -1 for edges in no triplet
 
-    // Sums of |grad_out| and, in total_dot, of bounds on the derivatives of terms, for the channels of a lane (see Balance).
-    struct Sizes {
+    // Sums of |grad_out| and, in total_dot, of bounds on the derivatives of terms, for the channels of a lane (see
+    // ExclusionTotals).
+    struct MagnitudeSums {
         T total[W] = {}, total_dot[W] = {};
     };
 
@@ -47,14 +48,16 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ int width() const { return min(TILE<T, second>, inputs.n_emb - tile * TILE<T, second>); }
 
     // Adds `count` out-edges starting at `first`, whose harmonics are staged at k, k + 1, ..., to the sums of this warp.
-    template <int warp> __device__ void add_edges(I first, int k, int count, StateRows<T, second, S>& sums, Sizes& sizes) const {
-        constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
+    template <int warp>
+    __device__ void add_out_edges(I first, int k, int count, WarpStateSums<T, second, S>& sums,
+                                  MagnitudeSums& sizes) const {
+        constexpr int begin = WarpHarmonicRows<S>::begin(warp), end = WarpHarmonicRows<S>::end(warp);
         const T* grad = grad_out + (long long)(first) * inputs.n_emb;
 #pragma unroll AT_ONCE
         for (int i = 0; i < count; i++, grad += inputs.n_emb) {
             const T *const s = rows + (k + i) * HARMONICS<S> + begin, *const s_dot = s + BATCH * HARMONICS<S>;
             T g[W], held[HELD], held_dot[HELD];
-            channels.read(grad, 0, g);
+            channels.read_row(grad, 0, g);
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, first + i)) : T(0);
 #pragma unroll
             for (int w = 0; w < W; w++) {
@@ -64,9 +67,9 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
             for (int row = 0; row < end - begin; row++) {
                 if (row % HELD == 0) {
-                    load_held<end - begin>(s, row, held);
+                    load_register_chunk<end - begin>(s, row, held);
                     if (has_unit_tangent()) {
-                        load_held<end - begin>(s_dot, row, held_dot);
+                        load_register_chunk<end - begin>(s_dot, row, held_dot);
                     }
                 }
 #pragma unroll
@@ -81,8 +84,8 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 
     // Computes the state of the node, and the sums in `sizes`.
-    __device__ void build(Sizes& sizes) const {
-        StateRows<T, second, S> sums;
+    __device__ void build_state(MagnitudeSums& sizes) const {
+        WarpStateSums<T, second, S> sums;
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end(); first += BATCH) {
             const int batch = int(min(I(BATCH), node.out_end() - first));
@@ -91,10 +94,11 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll 1
             for (int k = 0; k < batch; k += RUN) {
                 const I done = first - node.out_begin + min(k + RUN, BATCH);
-                for_warp(channels.warp, [&](auto warp) {
-                    add_edges<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
+                call_with_constant_warp(channels.warp, [&](auto warp) {
+                    add_out_edges<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
                     if (done % RUN == 0 || first + BATCH >= node.out_end()) {
-                        sums.template flush<decltype(warp)::value>(channels.lane, state, state_dot(), done <= RUN);
+                        sums.template flush_to_state<decltype(warp)::value>(channels.lane, state, state_dot(),
+                                                                            done <= RUN);
                     }
                 });
             }
@@ -103,23 +107,23 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 
     // Out-edges that exclude an in-edge: positions start, ..., stop - 1 of dst_edge_index; `first` is the edge at `start`.
-    struct Left {
+    struct LeftOutEdges {
         I start, stop, first;
     };
 
-    __device__ I left_edge(const Left& left, I position) const {
+    __device__ I get_left_out_edge(const LeftOutEdges& left, I position) const {
         return position == left.start ? left.first : graph.dst_edge_index[position];
     }
 
-    // Returns whether subtracting the excluded edges from the state's sums is accurate (see Balance).
-    __device__ bool is_balanced(const Left& left, const Sizes& sizes) const {
-        Sizes part;
+    // Returns whether subtracting the excluded edges from the state's sums is accurate (see ExclusionTotals).
+    __device__ bool may_subtract(const LeftOutEdges& left, const MagnitudeSums& sizes) const {
+        MagnitudeSums part;
 #pragma unroll 1
         for (I position = left.start; position < left.stop; position++) {
-            const I e = left_edge(left, position);
+            const I e = get_left_out_edge(left, position);
             const T along = has_unit_tangent() ? size(load_vec(unit_dot, e)) : T(0);
             T grad[W];
-            channels.read(grad_out, e, grad);
+            channels.read_row(grad_out, e, grad);
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 part.total[w] += fabs(grad[w]);
@@ -129,29 +133,29 @@ template <class T, class I, bool second, int S> struct InEdges {
         bool all = true;
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            all = all && Balance<T>::is_balanced(sizes.total[w], part.total[w]) &&
-                  Balance<T>::is_balanced(sizes.total_dot[w], part.total_dot[w]);
+            all = all && ExclusionTotals<T>::may_subtract(sizes.total[w], part.total[w]) &&
+                  ExclusionTotals<T>::may_subtract(sizes.total_dot[w], part.total_dot[w]);
         }
         return __all_sync(FULL, all);
     }
 
     // Gradients of an in-edge for the channels of one lane.
-    struct Gradients {
+    struct LaneGradients {
         T h[S][W] = {}, h_dot[S][W] = {};  // h: gradient of feature (if `second`, of feature_dot); h_dot: gradient of feature
-        Pull<T, second> pull;
+        DirectionCotangent<T, second> pull;
     };
 
-    using Carries = EdgeChannels<T, second, S, SERVED>;
+    using Carries = EdgeFeatures<T, second, S, SERVED>;
 
     // Adds sign times the term of out-edge e to the gradients of in-edge number i of `carries`.
-    __device__ __forceinline__ void add_pair(I e, T sign, const Direction<T, second>& edge, const Carries& carries, int i,
-                                             Gradients& sums) const {
+    __device__ __forceinline__ void add_pair_gradients(I e, T sign, const Direction<T, second>& edge,
+                                                       const Carries& carries, int i, LaneGradients& sums) const {
         const Direction<T, second> other(unit, unit_dot, e);
         const T cosine_dot = edge.cosine_dot(other);
         T grad[W];
-        channels.read(grad_out, e, grad);
+        channels.read_row(grad_out, e, grad);
         Legendre<T> legendre(dot(edge.unit, other.unit));
-        Pair<T, second> pair[W];
+        PairTerm<T, second> pair[W];
 #pragma unroll
         for (int l = 0; l < S; l++) {
             if (l < degrees()) {
@@ -163,10 +167,11 @@ template <class T, class I, bool second, int S> struct InEdges {
                     }
                     if (grads.unit != nullptr) {
                         const T feature_dot = second ? carries.feature_dot(i, l, w) : T(0);
-                        pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(i, l, w), feature_dot);
+                        pair[w].add_degree(l, legendre, has_unit_tangent(), cosine_dot, carries.feature(i, l, w),
+                                           feature_dot);
                     }
                 }
-                legendre.climb(l);
+                legendre.advance_degree(l);
             }
         }
         if (grads.unit != nullptr) {
@@ -176,21 +181,21 @@ template <class T, class I, bool second, int S> struct InEdges {
                 grad_cosine += sign * grad[w] * pair[w].by_cosine;
                 grad_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
             }
-            sums.pull.add(grad_cosine, grad_cosine_dot, other);
+            sums.pull.add_cosine_cotangents(grad_cosine, grad_cosine_dot, other);
         }
     }
 
     // Computes h and h_dot from the state for the SERVED edges whose harmonics start at s.
-    __device__ void sum_state(const T* s, Gradients (&sums)[SERVED]) const {
+    __device__ void compute_gradients_from_state(const T* s, LaneGradients (&sums)[SERVED]) const {
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
             T held[SERVED][QUAD], held_dot[SERVED][QUAD];
 #pragma unroll
             for (int i = 0; i < SERVED; i++) {
-                load_held<S * S>(s + i * HARMONICS<S>, row, held[i]);
+                load_register_chunk<S * S>(s + i * HARMONICS<S>, row, held[i]);
                 if (has_unit_tangent()) {
-                    load_held<S * S>(s + (BATCH + i) * HARMONICS<S>, row, held_dot[i]);
+                    load_register_chunk<S * S>(s + (BATCH + i) * HARMONICS<S>, row, held_dot[i]);
                 }
             }
 #pragma unroll
@@ -214,7 +219,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    template <class F, class Fdot> __device__ void stage(int k, const F& value, const Fdot& value_dot) const {
+    template <class F, class Fdot> __device__ void stage_values(int k, const F& value, const Fdot& value_dot) const {
 #pragma unroll
         for (int l = 0; l < S; l++) {
             T here[W], here_dot[W];
@@ -232,13 +237,14 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 
     // Overwrites the harmonics at s with their cotangents, computed from the state, for SERVED edges staged at k, k + 1, ...
-    __device__ void pull_state(int k, T* s, const Carries& carries) const {
+    __device__ void compute_harmonic_cotangents(int k, T* s, const Carries& carries) const {
 #pragma unroll
         for (int i = 0; i < SERVED; i++) {
-            stage(k + i, [&](int l, int w) { return carries.feature(i, l, w); }, [&](int l, int w) { return carries.feature_dot(i, l, w); });
+            stage_values(k + i, [&](int l, int w) { return carries.feature(i, l, w); },
+                         [&](int l, int w) { return carries.feature_dot(i, l, w); });
         }
         __syncwarp();
-        contract<T, second, S, SERVED>(
+        contract_state_with_factors<T, second, S, SERVED>(
             state, has_unit_tangent(), [&](int row) { return features + (k * S + find_degree<S>(row)) * TILE_STRIDE; },
             S * TILE_STRIDE, second ? EDGES * S * TILE_STRIDE : 0, s);
         __syncwarp();
@@ -246,11 +252,12 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     // Computes the gradients of in-edge f at `position` in dst_edge_index, which is staged at k and is number i of `carries`.
     // `sums` contains the sums from the state. The cotangents of q and q_dot are stored in `features`.
-    __device__ __forceinline__ void serve(I f, const Left& left, I position, int k, bool stateful, const Sizes& sizes,
-                                          const Carries& carries, int i, Gradients& sums) const {
+    __device__ __forceinline__ void compute_edge_gradients(I f, const LeftOutEdges& left, I position, int k,
+                                                           bool stateful, const MagnitudeSums& sizes,
+                                                           const Carries& carries, int i, LaneGradients& sums) const {
         // If all out-edges exclude f, set its gradients to zero explicitly, because products with its features may be NaN.
         const bool none = left.stop - left.start == node.num_out;
-        const bool use_state = stateful && !none && is_balanced(left, sizes);
+        const bool use_state = stateful && !none && may_subtract(left, sizes);
         if (channels.lane == 0) {
             staged[k] = none ? I(-1) : f;
             linear[(position - node.in_begin) % BATCH] = use_state;
@@ -259,20 +266,20 @@ template <class T, class I, bool second, int S> struct InEdges {
             }
         }
         if (none) {
-            serve_none(f, k);
+            store_zero_gradients(f, k);
             return;
         }
         const Direction<T, second> edge(unit, unit_dot, f);
         if (!use_state) {
-            sums = Gradients();
+            sums = LaneGradients();
         }
         // Without the state, add all out-edges that do not exclude f; with the state, subtract all out-edges that exclude f.
         const I begin = use_state ? left.start : node.out_begin, end = use_state ? left.stop : node.out_end();
 #pragma unroll 1
         for (I j = begin; j < end; j++) {
-            const I e = use_state ? left_edge(left, j) : j;
+            const I e = use_state ? get_left_out_edge(left, j) : j;
             if (use_state || !graph.leaves_out(e, position)) {
-                add_pair(e, use_state ? T(-1) : T(1), edge, carries, i, sums);
+                add_pair_gradients(e, use_state ? T(-1) : T(1), edge, carries, i, sums);
             }
         }
         if (grads.embedding != nullptr) {
@@ -287,40 +294,40 @@ template <class T, class I, bool second, int S> struct InEdges {
                     }
                 }
             }
-            channels.write(grads.embedding, f, sum, true);
+            channels.write_or_add_row(grads.embedding, f, sum, true);
         }
         if (grads.unit != nullptr) {
-            store(sums.pull, f);
+            store_direction_gradients(sums.pull, f);
         }
         const auto grad_q_of = [&](int l, int w) {
             const T here = (second ? carries.x_dot[i][w] : carries.x[i][w]) * sums.h[l][w];
             return has_unit_tangent() ? here + carries.x[i][w] * sums.h_dot[l][w] : here;
         };
-        stage(k, grad_q_of, [&](int l, int w) { return carries.x[i][w] * sums.h[l][w]; });
+        stage_values(k, grad_q_of, [&](int l, int w) { return carries.x[i][w] * sums.h[l][w]; });
     }
 
-    __device__ void store(const Pull<T, second>& pull, I f) const {
+    __device__ void store_direction_gradients(const DirectionCotangent<T, second>& pull, I f) const {
         const long long vectors = tile * num_edges * 3;
-        pull.store(grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr, f, true);
+        pull.store_warp_sum(grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr, f, true);
     }
 
     // Stores zero gradients for in-edge f, which is staged at k and is in no triplet.
-    __device__ void serve_none(I f, int k) const {
+    __device__ void store_zero_gradients(I f, int k) const {
         if (grads.embedding != nullptr) {
             const T zero[W] = {};
-            channels.write(grads.embedding, f, zero, true);
+            channels.write_or_add_row(grads.embedding, f, zero, true);
         }
         if (grads.unit != nullptr) {
-            store(Pull<T, second>(), f);
+            store_direction_gradients(DirectionCotangent<T, second>(), f);
         }
-        stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
+        stage_values(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
     // Stores (if `fresh`) or adds grad_projected[f,l,m] = sum over channels c of grad_q[l,c] W2[c,m] for the staged in-edges f. In
     // lane `at_stage + k`, `edge` is the index of staged edge k. Two threads share the channels of each (f, m).
-    __device__ void add_projected(I edge, int at_stage, int count, bool fresh) const {
+    __device__ void add_projected_gradient(I edge, int at_stage, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
-        const T* const tile_up = inputs.up + inputs.up_at(tile * TILE<T, second>);
+        const T* const tile_up = inputs.up + inputs.up_offset(tile * TILE<T, second>);
 #pragma unroll 1
         for (int begin = 0; begin < 2 * count * inputs.n_mid; begin += THREADS) {
             const int i = min((begin + int(threadIdx.x)) / 2, count * inputs.n_mid - 1), k = i / inputs.n_mid, m = i - k * inputs.n_mid;
@@ -333,16 +340,16 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int c = 0; c < RUN; c += QUAD) {
                     T w2[QUAD], w2_dot[QUAD] = {};
-                    load<QUAD>(up + run + c, w2);
+                    load_aligned<QUAD>(up + run + c, w2);
                     if (second && inputs.up_dot != nullptr) {
-                        load<QUAD>(up + (inputs.up_dot - inputs.up) + run + c, w2_dot);
+                        load_aligned<QUAD>(up + (inputs.up_dot - inputs.up) + run + c, w2_dot);
                     }
 #pragma unroll
                     for (int l = 0; l < S; l++) {
                         T here[QUAD], here_dot[QUAD];
-                        load<QUAD>(staged + l * TILE_STRIDE + run + c, here);
+                        load_aligned<QUAD>(staged + l * TILE_STRIDE + run + c, here);
                         if (second) {
-                            load<QUAD>(staged + dot_at + l * TILE_STRIDE + run + c, here_dot);
+                            load_aligned<QUAD>(staged + dot_at + l * TILE_STRIDE + run + c, here_dot);
                         }
 #pragma unroll
                         for (int n = 0; n < QUAD; n++) {
@@ -384,7 +391,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     // Adds the staged in-edges to the gradient of W2; `added` is the number of previous calls. A warp computes MIDS rows m at a
     // time, to load the staged cotangents less often.
-    __device__ void add_weights(int count, long long added) const {
+    __device__ void add_weight_gradient(int count, long long added) const {
 #pragma unroll 1
         for (int m = channels.warp * MIDS; m < inputs.n_mid; m += WARPS * MIDS) {
             T sum[MIDS][W] = {}, before[MIDS][W] = {};
@@ -418,9 +425,9 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int i = 0; i < MIDS; i++) {
                     const T* const here_row = row + (m + i < inputs.n_mid ? i * DEGREES : 0);
                     T projected[DEGREES], projected_dot[DEGREES], here[W] = {};
-                    load<DEGREES>(here_row, projected);
+                    load_aligned<DEGREES>(here_row, projected);
                     if (second) {
-                        load<DEGREES>(here_row + (inputs.projected_dot - inputs.projected), projected_dot);
+                        load_aligned<DEGREES>(here_row + (inputs.projected_dot - inputs.projected), projected_dot);
                     }
 #pragma unroll
                     for (int l = 0; l < S; l++) {
@@ -446,7 +453,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                         const long long at = at_0 + i * inputs.n_emb + w;
                         T part = before[i][w] + sum[i][w];
                         if ((added + 1) % RUN == 0) {
-                            add_run(part, grads.totals[at], added + 1 == RUN);
+                            add_run_compensated(part, grads.totals[at], added + 1 == RUN);
                         }
                         grads.parts[at] = part;
                     }
@@ -455,13 +462,13 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    __device__ void run(bool fresh, long long added) const {
-        Sizes sizes;
+    __device__ void compute_node_gradients(bool fresh, long long added) const {
+        MagnitudeSums sizes;
         // If a node has few out-edges, sum over pairs of edges: the state would be as large as the terms of that sum.
         const bool stateful = node.num_out > inputs.num_spherical && node.num_in > 0 &&
                               all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end(), votes);
         if (stateful) {
-            build(sizes);
+            build_state(sizes);
         }
         I edge = I(0);  // this lane's edge of the current batch
 #pragma unroll 1
@@ -488,33 +495,37 @@ template <class T, class I, bool second, int S> struct InEdges {
                 const I own_start = graph.left_start[own], own_stop = graph.left_stop[own];
                 const Carries carries(inputs, f, channels);
                 const I own_first = own_start < own_stop ? graph.dst_edge_index[own_start] : I(0);
-                Gradients from_state[SERVED];
+                LaneGradients from_state[SERVED];
                 if (stateful) {
-                    sum_state(s, from_state);
+                    compute_gradients_from_state(s, from_state);
                 }
                 if (stateful && grads.unit != nullptr) {
-                    pull_state(k, s, carries);
+                    compute_harmonic_cotangents(k, s, carries);
                 }
 #pragma unroll
                 for (int i = 0; i < SERVED; i++) {
                     if (k + i < count) {
-                        const Left left = {__shfl_sync(FULL, own_start, i), __shfl_sync(FULL, own_stop, i), __shfl_sync(FULL, own_first, i)};
-                        serve(f[i], left, first + k + i, k + i, stateful, sizes, carries, i, from_state[i]);
+                        const LeftOutEdges left = {__shfl_sync(FULL, own_start, i), __shfl_sync(FULL, own_stop, i),
+                                                   __shfl_sync(FULL, own_first, i)};
+                        compute_edge_gradients(f[i], left, first + k + i, k + i, stateful, sizes, carries, i,
+                                               from_state[i]);
                     }
                 }
             }
             __syncthreads();
             if (grads.projected != nullptr) {
-                add_projected(edge, at, count, fresh);
+                add_projected_gradient(edge, at, count, fresh);
             }
             if (grads.parts != nullptr) {
-                add_weights(count, added++);
+                add_weight_gradient(count, added++);
             }
             __syncthreads();
             if (stateful && grads.unit != nullptr && (at + EDGES == BATCH || first + EDGES >= node.in_end())) {
                 const long long vectors = tile * num_edges * 3;
-                pull_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first - at, at + count, degrees(), rows,
-                                                [&](int k) { return linear[k] != 0; }, features, grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr);
+                add_direction_cotangents<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first - at, at + count,
+                                                          degrees(), rows, [&](int k) { return linear[k] != 0; },
+                                                          features, grads.unit + vectors,
+                                                          second ? grads.unit_dot + vectors : nullptr);
             }
         }
     }
@@ -548,15 +559,15 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
     const long long begin = blockIdx.x * nodes_per_block, end = min(begin + nodes_per_block, num_nodes);
     long long added = 0;
     for (long long j = begin; j < end; j++) {
-        const Node<I> node(src_offsets, dst_offsets, I(j));
+        const NodeEdges<I> node(src_offsets, dst_offsets, I(j));
         for (int tile = 0; tile * TILE<T, second> < n_emb; tile++) {
-            const InEdges<T, I, second, S> sum = {
-                node, Channels<CHANNELS<T, second>>(tile, n_emb), {dst_edge_index, left_start, left_stop},
+            const InEdgeGradientBlock<T, I, second, S> sum = {
+                node, LaneChannels<CHANNELS<T, second>>(tile, n_emb), {dst_edge_index, left_start, left_stop},
                 {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, num_spherical},
                 unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
                 tile, num_edges, state, features, rows, votes, linear, staged};
-            sum.run(tile == 0, added);
+            sum.compute_node_gradients(tile == 0, added);
         }
         added += (node.in_end() - node.in_begin + edges - 1) / edges;
     }

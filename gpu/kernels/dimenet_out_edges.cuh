@@ -9,7 +9,7 @@ constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : S == DEGREES ? (order == SECOND ? 3 : 4) : (order == SECOND ? 4 : 5);
 
 // The node and the tile of channels that a block processes, the arguments of the kernel, and arrays in shared memory.
-template <class T, class I, int order, int S> struct OutEdges {
+template <class T, class I, int order, int S> struct OutEdgeSumBlock {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
@@ -17,21 +17,21 @@ template <class T, class I, int order, int S> struct OutEdges {
     static constexpr int GROUP = BATCH / WARPS;       // out-edges that a warp processes at once
     // Numbers of edges (AT_ONCE) and of harmonics per edge (HELD) that fit into a thread's registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
-    Node<I> node;
-    Channels<W> channels;
-    Graph<I> graph;
+    NodeEdges<I> node;
+    LaneChannels<W> channels;
+    TripletGraph<I> graph;
     EdgeInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
     T *out, *grad_unit, *grad_unit_dot;  // grad_unit and grad_unit_dot point to the arrays of this tile
     T* state;                            // state of the node (row of harmonics, channel), followed by its derivative
     T* features;                         // features of the staged edges (edge, degree, channel), followed by their derivatives
     T* rows;                             // harmonics of the staged edges, followed by their derivatives
-    Balance<T> balance;                  // arrays (degree, channel), not used for second derivatives
+    ExclusionTotals<T> balance;          // arrays (degree, channel), not used for second derivatives
     int *place, *votes;
 
-    struct Sums {
-        StateRows<T, second, S> rows;
-        BalanceSums<T, W> sizes[(S + 1) / 2], sizes_dot[(S + 1) / 2];  // for the degrees of this warp
+    struct WarpSums {
+        WarpStateSums<T, second, S> rows;
+        LaneExclusionTotals<T, W> sizes[(S + 1) / 2], sizes_dot[(S + 1) / 2];  // for the degrees of this warp
     };
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
@@ -43,21 +43,22 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     // Computes feature and feature_dot of E staged edges starting at k from rows begin, ..., end - 1 of `up`. Results for begin >
     // 0 are added to the previous values.
-    template <int E> __device__ void stage_part(I edge, int at, int k, int count, int begin, int end) const {
+    template <int E>
+    __device__ void stage_partial_features(I edge, int at, int k, int count, int begin, int end) const {
         I f[E];
 #pragma unroll
         for (int i = 0; i < E; i++) {
             f[i] = __shfl_sync(FULL, edge, at + min(k + i, count - 1));
         }
         Projection<T, second, S, E> projection;
-        projection.add(inputs, f, channels, begin, end);
+        projection.add_up_rows(inputs, f, channels, begin, end);
 #pragma unroll
         for (int i = 0; i < E; i++) {
             if (k + i < count) {
                 T x[W], x_dot[W] = {};
-                channels.read(inputs.embedding, f[i], x);
+                channels.read_row(inputs.embedding, f[i], x);
                 if (second && inputs.embedding_dot != nullptr) {
-                    channels.read(inputs.embedding_dot, f[i], x_dot);
+                    channels.read_row(inputs.embedding_dot, f[i], x_dot);
                 }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
@@ -89,7 +90,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         for (int m = 0; m < inputs.n_mid; m += CHUNK) {
 #pragma unroll 1
             for (int k = channels.warp * AT_ONCE; k < count; k += WARPS * AT_ONCE) {
-                stage_part<AT_ONCE>(edge, at, k, count, m, min(m + CHUNK, inputs.n_mid));
+                stage_partial_features<AT_ONCE>(edge, at, k, count, m, min(m + CHUNK, inputs.n_mid));
             }
         }
     }
@@ -97,10 +98,10 @@ template <class T, class I, int order, int S> struct OutEdges {
     // Adds the staged edges to the sums of this warp, and to the balance of degrees whose last row belongs to this warp. Bit k of
     // `leavable` is set if any sum excludes edge k, and bit k of `joined` if edges k - 1 and k are excluded together.
     template <int warp, bool any_joined>
-    __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
-                              Sums& sums) const {
-        constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp), lowest = row_degree(begin);
-        constexpr int beyond = row_degree(end);
+    __device__ void add_in_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
+                                 WarpSums& sums) const {
+        constexpr int begin = WarpHarmonicRows<S>::begin(warp), end = WarpHarmonicRows<S>::end(warp);
+        constexpr int lowest = row_degree(begin), beyond = row_degree(end);
 #pragma unroll
         for (int l = lowest; l < beyond && !second; l++) {
             sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
@@ -117,9 +118,9 @@ template <class T, class I, int order, int S> struct OutEdges {
             for (int row = begin; row < end; row++) {
                 const int i = row - begin, l = row_degree(row);
                 if (i % HELD == 0) {
-                    load_held<end - begin>(s, i, held);
+                    load_register_chunk<end - begin>(s, i, held);
                     if (has_unit_tangent()) {
-                        load_held<end - begin>(s_dot, i, held_dot);
+                        load_register_chunk<end - begin>(s_dot, i, held_dot);
                     }
                 }
                 if (i == 0 || row == l * l) {
@@ -149,9 +150,9 @@ template <class T, class I, int order, int S> struct OutEdges {
             if (leavable >> k & 1) {
 #pragma unroll
                 for (int l = lowest; l < beyond; l++) {
-                    sums.sizes[l - lowest].leave();
+                    sums.sizes[l - lowest].update_largest_group();
                     if (second) {
-                        sums.sizes_dot[l - lowest].leave();
+                        sums.sizes_dot[l - lowest].update_largest_group();
                     }
                 }
             }
@@ -163,37 +164,40 @@ template <class T, class I, int order, int S> struct OutEdges {
     }
 
     // Adds the staged edges to the state of the node.
-    __device__ void add_chunk(I first, int at, int count, Sums& sums) const {
+    __device__ void add_staged_edges_to_state(I first, int at, int count, WarpSums& sums) const {
         const T* const harmonics = rows + at * HARMONICS<S>;
         const int where = channels.lane < count ? place[at + channels.lane] : 0;
         const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
         const bool fresh = first == node.in_begin;
         const I done = first + EDGES - node.in_begin;
-        for_warp(channels.warp, [&](auto warp) {
+        call_with_constant_warp(channels.warp, [&](auto warp) {
             if (joined != 0) {
-                add_edges<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh, sums);
+                add_in_edges<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh, sums);
             } else {
-                add_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
+                add_in_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
             }
             if (done % RUN == 0 || first + EDGES >= node.in_end()) {
-                sums.rows.template flush<decltype(warp)::value>(channels.lane, state, state_dot(), done <= RUN);
+                sums.rows.template flush_to_state<decltype(warp)::value>(channels.lane, state, state_dot(),
+                                                                         done <= RUN);
             }
         });
     }
 
-    // Returns whether excluded terms may be subtracted (see Balance) for all degrees of this warp.
-    __device__ bool is_balanced(Sums& sums) const {
+    // Returns whether excluded terms may be subtracted (see ExclusionTotals) for all degrees of this warp.
+    __device__ bool may_subtract(WarpSums& sums) const {
         bool all = true;
-        for_warp(channels.warp, [&](auto warp) {
-            constexpr int lowest = row_degree(Rows<S>::begin(decltype(warp)::value)), beyond = row_degree(Rows<S>::end(decltype(warp)::value));
+        call_with_constant_warp(channels.warp, [&](auto warp) {
+            constexpr int lowest = row_degree(WarpHarmonicRows<S>::begin(decltype(warp)::value));
+            constexpr int beyond = row_degree(WarpHarmonicRows<S>::end(decltype(warp)::value));
 #pragma unroll
             for (int l = lowest; l < beyond; l++) {
-                BalanceSums<T, W> here;
+                LaneExclusionTotals<T, W> here;
                 if (!second) {
                     here.read(balance, l * TILE_STRIDE + channels.lane * W, false);
                 }
                 const int i = l - lowest;
-                all = all && (second ? sums.sizes[i].is_balanced() && sums.sizes_dot[i].is_balanced() : here.is_balanced());
+                all = all && (second ? sums.sizes[i].may_subtract() && sums.sizes_dot[i].may_subtract()
+                                     : here.may_subtract());
             }
         });
         return all;
@@ -201,8 +205,8 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     // Computes the state of the node by a loop over its in-edges, and returns whether the state may be used. With `direct`,
     // computes and stores sums over pairs of edges instead of the state, and returns false.
-    __device__ bool gather(bool direct) const {
-        Sums sums;
+    __device__ bool sum_in_edges(bool direct) const {
+        WarpSums sums;
         I first = node.in_begin, edge = I(0);  // this lane's edge of the current batch
 #pragma unroll 1
         do {
@@ -215,39 +219,41 @@ template <class T, class I, int order, int S> struct OutEdges {
                 if (!direct) {
                     stage_harmonics<T, I, second, S, true>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
                     if (channels.warp == 0 && channels.lane < batch) {
-                        place[lane] = graph.place(first + lane, edge);
+                        place[lane] = graph.classify_exclusion(first + lane, edge);
                     }
                 }
             }
             stage_features(edge, at, count);
             __syncthreads();
             if (direct) {
-                serve_pairs(first, count);
+                add_staged_pairs(first, count);
             } else {
-                add_chunk(first, at, count, sums);
+                add_staged_edges_to_state(first, at, count, sums);
             }
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end());
-        return !direct && !any_of_block(!is_balanced(sums), votes);
+        return !direct && !any_in_block(!may_subtract(sums), votes);
     }
 
     // Adds sign times the term of out-edge `edge` and of the in-edge at `position` in dst_edge_index.
     template <class F, class Fdot>
-    __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W], const F& feature,
-                             const Fdot& feature_dot, T (&value)[W], Pull<T, second>& pull) const {
+    __device__ void add_pair_terms(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W],
+                                   const F& feature, const Fdot& feature_dot, T (&value)[W],
+                                   DirectionCotangent<T, second>& pull) const {
         const Direction<T, second> other(unit, unit_dot, graph.dst_edge_index[position]);
         const T cosine_dot = edge.cosine_dot(other);
         Legendre<T> legendre(dot(edge.unit, other.unit));
-        Pair<T, second> pair[W];
+        PairTerm<T, second> pair[W];
 #pragma unroll
         for (int l = 0; l < S; l++) {
             if (l < degrees()) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, feature(l, w), second ? feature_dot(l, w) : T(0));
+                    pair[w].add_degree(l, legendre, has_unit_tangent(), cosine_dot, feature(l, w),
+                                       second ? feature_dot(l, w) : T(0));
                 }
-                legendre.climb(l);
+                legendre.advance_degree(l);
             }
         }
         T grad_cosine = T(0), grad_cosine_dot = T(0);
@@ -257,26 +263,27 @@ template <class T, class I, int order, int S> struct OutEdges {
             grad_cosine += sign * grad[w] * pair[w].by_cosine;
             grad_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
         }
-        pull.add(grad_cosine, grad_cosine_dot, other);
+        pull.add_cosine_cotangents(grad_cosine, grad_cosine_dot, other);
     }
 
     __device__ void read_gradient(I e, T (&grad)[W]) const {
         if (pulled()) {
-            channels.read(grad_out, e, grad);
+            channels.read_row(grad_out, e, grad);
         }
     }
 
-    __device__ void store(I e, const T (&value)[W], const Pull<T, second>& pull, bool fresh) const {
+    __device__ void store_results(I e, const T (&value)[W], const DirectionCotangent<T, second>& pull,
+                                  bool fresh) const {
         if (valued()) {
-            channels.write(out, e, value, fresh);
+            channels.write_or_add_row(out, e, value, fresh);
         }
         if (pulled()) {
-            pull.store(grad_unit, grad_unit_dot, e, fresh);
+            pull.store_warp_sum(grad_unit, grad_unit_dot, e, fresh);
         }
     }
 
     // Computes the sums over all in-edges from the state, for GROUP out-edges whose harmonics are staged at k, k + 1, ...
-    __device__ void sum_state(int k, T (&value)[GROUP][W]) const {
+    __device__ void compute_sums_from_state(int k, T (&value)[GROUP][W]) const {
         const T* const s = rows + k * HARMONICS<S>;
         const T* const z = state + channels.lane * W;
 #pragma unroll
@@ -294,9 +301,9 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
                 T held[QUAD], held_dot[QUAD];
-                load_held<S * S>(s + i * HARMONICS<S>, row, held);
+                load_register_chunk<S * S>(s + i * HARMONICS<S>, row, held);
                 if (has_unit_tangent()) {
-                    load_held<S * S>(s + (BATCH + i) * HARMONICS<S>, row, held_dot);
+                    load_register_chunk<S * S>(s + (BATCH + i) * HARMONICS<S>, row, held_dot);
                 }
 #pragma unroll
                 for (int j = 0; j < QUAD; j++) {
@@ -332,13 +339,13 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
                 for (int l = 0; l < S; l++) {
                     here[channels.lane * HARMONICS<S> + l] = order == DIRECTIONS ? legendre.d1 : legendre.p;
-                    legendre.climb(l);
+                    legendre.advance_degree(l);
                 }
             }
             __syncwarp();
 #pragma unroll
             for (int part = 0; part < GROUP; part += LANES / DEGREES) {
-                subtract_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
+                subtract_left_out_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
             }
             if constexpr (order == DIRECTIONS) {
                 T by_cosine[GROUP];
@@ -363,16 +370,16 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     // Implements subtract_left_out for `count` edges, starting with number `part`; each lane computes one b_m at a time.
     template <int count>
-    __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
+    __device__ void subtract_left_out_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
         const int own = channels.lane / DEGREES, column = channels.lane % DEGREES;
         const T* const from = inputs.projected + (long long)(__shfl_sync(FULL, f, part + own)) * inputs.n_mid * DEGREES;
-        const T* up = inputs.up + inputs.up_at(channels.first);
+        const T* up = inputs.up + inputs.up_offset(channels.first);
         T term[count][W] = {};
 #pragma unroll 1
         for (int m = 0; m < inputs.n_mid; m += DEGREES) {
             T projected[DEGREES], p[DEGREES], b = T(0);
-            load<DEGREES>(from + min(m + column, inputs.n_mid - 1) * DEGREES, projected);
-            load<DEGREES>(here + own * HARMONICS<S>, p);
+            load_aligned<DEGREES>(from + min(m + column, inputs.n_mid - 1) * DEGREES, projected);
+            load_aligned<DEGREES>(here + own * HARMONICS<S>, p);
 #pragma unroll
             for (int l = 0; l < S; l++) {
                 b += p[l] * projected[l];
@@ -389,7 +396,7 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
                 for (int i = 0; i < count; i++) {
                     T factors[QUAD];
-                    load<QUAD>(here + i * HARMONICS<S> + DEGREES + j, factors);
+                    load_aligned<QUAD>(here + i * HARMONICS<S> + DEGREES + j, factors);
 #pragma unroll
                     for (int n = 0; n < QUAD; n++) {
 #pragma unroll
@@ -405,7 +412,7 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
         for (int i = 0; i < count; i++) {
             T x[W];
-            channels.read(inputs.embedding, __shfl_sync(FULL, f, part + i), x);
+            channels.read_row(inputs.embedding, __shfl_sync(FULL, f, part + i), x);
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 value[i][w] -= (left >> (part + i) & 1) ? x[w] * term[i][w] : T(0);
@@ -418,36 +425,37 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
         for (int i = 0; i < GROUP; i++) {
             T grad[W];
-            channels.read(grad_out, first + min(i, count - 1), grad);
+            channels.read_row(grad_out, first + min(i, count - 1), grad);
             store_channels(features + (k + i) * TILE_STRIDE + channels.lane * W, grad);
         }
         __syncwarp();
     }
 
-    // Computes cotangents of harmonics for pull_harmonics, and stores the cotangents of directions from excluded edges.
-    __device__ void pull_state(I first, int k, int count) const {
+    // Computes cotangents of harmonics for add_direction_cotangents, and stores the cotangents of directions from
+    // excluded edges.
+    __device__ void compute_harmonic_cotangents(I first, int k, int count) const {
         Vec<T> grad = {T(0), T(0), T(0)};
         stage_gradients(first, k, count);
         if constexpr (order == DIRECTIONS) {
             T value[GROUP][W] = {};
             subtract_left_out(first, k, count, value, grad);
         }
-        contract<T, second, S, GROUP>(state, second, [&](int) { return features + k * TILE_STRIDE; }, TILE_STRIDE, 0,
-                                      rows + k * HARMONICS<S>);
+        contract_state_with_factors<T, second, S, GROUP>(state, second, [&](int) { return features + k * TILE_STRIDE; },
+                                                         TILE_STRIDE, 0, rows + k * HARMONICS<S>);
         if (channels.lane < count) {
-            store_sum(grad_unit, first + channels.lane, grad, true);
+            store_or_add_vec(grad_unit, first + channels.lane, grad, true);
             if (second) {
-                store_sum(grad_unit_dot, first + channels.lane, grad, true);
+                store_or_add_vec(grad_unit_dot, first + channels.lane, grad, true);
             }
         }
         __syncwarp();
     }
 
     // Computes all results of `count` out-edges starting at `first`, which are staged at k, k + 1, ..., from the state.
-    __device__ void serve(I first, int k, int count) const {
+    __device__ void compute_edge_group_from_state(I first, int k, int count) const {
         if (valued()) {
             T value[GROUP][W] = {};
-            sum_state(k, value);
+            compute_sums_from_state(k, value);
             if constexpr (order == VALUES) {
                 Vec<T> none;
                 subtract_left_out(first, k, count, value, none);
@@ -455,12 +463,12 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
                 if (i < count) {
-                    channels.write(out, first + i, value[i], true);
+                    channels.write_or_add_row(out, first + i, value[i], true);
                 }
             }
         }
         if (pulled()) {
-            pull_state(first, k, count);
+            compute_harmonic_cotangents(first, k, count);
         }
         if (!second) {
             return;
@@ -468,22 +476,22 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll 1
         for (I e = first; e < first + count; e++) {
             T value[W] = {}, grad[W] = {};
-            Pull<T, second> pull;
+            DirectionCotangent<T, second> pull;
             if (graph.left_start[e] < graph.left_stop[e]) {
                 const Direction<T, second> edge(unit, unit_dot, e);
                 read_gradient(e, grad);
 #pragma unroll 1
                 for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
-                    const EdgeChannels<T, second, S, 1> left(inputs, {graph.dst_edge_index[position]}, channels);
-                    add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.feature(0, l, w); },
-                             [&](int l, int w) { return left.feature_dot(0, l, w); }, value, pull);
+                    const EdgeFeatures<T, second, S, 1> left(inputs, {graph.dst_edge_index[position]}, channels);
+                    add_pair_terms(position, edge, T(-1), grad, [&](int l, int w) { return left.feature(0, l, w); },
+                                   [&](int l, int w) { return left.feature_dot(0, l, w); }, value, pull);
                 }
-                store(e, value, pull, false);
+                store_results(e, value, pull, false);
             }
         }
     }
 
-    __device__ void serve_linear() const {
+    __device__ void compute_out_edges_from_state() const {
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end(); first += BATCH) {
             const int count = int(min(I(BATCH), node.out_end() - first)), k = channels.warp * GROUP;
@@ -492,34 +500,35 @@ template <class T, class I, int order, int S> struct OutEdges {
                 __syncthreads();
             }
             if (k < count) {
-                serve(first + k, k, min(GROUP, count - k));
+                compute_edge_group_from_state(first + k, k, min(GROUP, count - k));
             }
             __syncthreads();
             if (pulled()) {
-                pull_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, degrees(), rows,
-                                                [](int) { return true; }, features, grad_unit, grad_unit_dot);
+                add_direction_cotangents<T, I, second, S>(unit, unit_dot, nullptr, first, count, degrees(), rows,
+                                                          [](int) { return true; }, features, grad_unit, grad_unit_dot);
             }
         }
     }
 
     // Adds the staged in-edges to the results of all out-edges, pair by pair.
-    __device__ void serve_pairs(I first, int count) const {
+    __device__ void add_staged_pairs(I first, int count) const {
 #pragma unroll 1
         for (I e = node.out_begin + channels.warp; e < node.out_end(); e += WARPS) {
             const Direction<T, second> edge(unit, unit_dot, e);
             T value[W] = {}, grad[W] = {};
             read_gradient(e, grad);
-            Pull<T, second> pull;
+            DirectionCotangent<T, second> pull;
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 if (!graph.leaves_out(e, first + k)) {
                     const T* const feature = feature_at(k, 0);
                     const T* const feature_dot = feature + EDGES * S * TILE_STRIDE;
-                    add_pair(first + k, edge, T(1), grad, [&](int l, int w) { return feature[l * TILE_STRIDE + w]; },
-                             [&](int l, int w) { return feature_dot[l * TILE_STRIDE + w]; }, value, pull);
+                    add_pair_terms(first + k, edge, T(1), grad,
+                                   [&](int l, int w) { return feature[l * TILE_STRIDE + w]; },
+                                   [&](int l, int w) { return feature_dot[l * TILE_STRIDE + w]; }, value, pull);
                 }
             }
-            store(e, value, pull, first == node.in_begin);
+            store_results(e, value, pull, first == node.in_begin);
         }
     }
 };
@@ -545,13 +554,13 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     __shared__ __align__(16) T group[second ? 1 : S * stride];
     __shared__ int place[HARMONIC<T, second>];
     __shared__ int votes[WARPS];
-    const Node<I> node(src_offsets, dst_offsets, I(blockIdx.x));
+    const NodeEdges<I> node(src_offsets, dst_offsets, I(blockIdx.x));
     if (node.num_out == 0) {
         return;
     }
     const long long tile = (long long)(blockIdx.y) * num_edges * 3;
-    const OutEdges<T, I, order, S> sum = {
-        node,      Channels<CHANNELS<T, second>>(blockIdx.y, n_emb),
+    const OutEdgeSumBlock<T, I, order, S> sum = {
+        node,      LaneChannels<CHANNELS<T, second>>(blockIdx.y, n_emb),
         {dst_edge_index, left_start, left_stop},
         {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, num_spherical},
         unit,      unit_dot,
@@ -564,11 +573,12 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     // If a node has few in-edges, sum over pairs of edges: the state would be as large as the terms of that sum.
     bool direct = node.num_in <= num_spherical;
     if (!direct) {
-        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(), votes) || !sum.gather(false);
+        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end(), votes) ||
+                 !sum.sum_in_edges(false);
     }
     if (direct) {
-        sum.gather(true);
+        sum.sum_in_edges(true);
     } else {
-        sum.serve_linear();
+        sum.compute_out_edges_from_state();
     }
 }

@@ -4,11 +4,12 @@
 
 // Term of a pair of edges for one channel: `value` is sum_l P_l(cosine) feature[l] or, for second derivatives, its directional
 // derivative. by_cosine and by_cosine_dot are derivatives of `value` with respect to the cosine and the cosine's derivative.
-template <class T, bool second> struct Pair {
+template <class T, bool second> struct PairTerm {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
     // Adds the term of degree l. P_0 is constant, so degree 0 has no derivatives.
-    __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature, T feature_dot) {
+    __device__ void add_degree(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T feature,
+                               T feature_dot) {
         value += legendre.p * (second ? feature_dot : feature);
         if (l == 0) {
             return;
@@ -40,10 +41,10 @@ template <class T, bool second> struct Direction {
 };
 
 // Cotangents of a unit vector and of its directional derivative.
-template <class T, bool second> struct Pull {
+template <class T, bool second> struct DirectionCotangent {
     Vec<T> grad_unit = {T(0), T(0), T(0)}, grad_unit_dot = {T(0), T(0), T(0)};
 
-    __device__ void add(T grad_cosine, T grad_cosine_dot, const Direction<T, second>& other) {
+    __device__ void add_cosine_cotangents(T grad_cosine, T grad_cosine_dot, const Direction<T, second>& other) {
         add_scaled(grad_unit, grad_cosine, other.unit);
         if (second) {
             add_scaled(grad_unit, grad_cosine_dot, other.unit_dot);
@@ -53,25 +54,26 @@ template <class T, bool second> struct Pull {
     // Adds a warp's part of the gradient of sum_r coef_r s_r(u); if `second`, of sum_r (coef_dot_r s_r(u) + coef_r s_r'(u)
     // u_dot).
     template <int S, int warp>
-    __device__ void add_harmonics(int degrees, const Direction<T, second>& edge, const T* coef, const T* coef_dot) {
+    __device__ void add_harmonic_gradients(int degrees, const Direction<T, second>& edge, const T* coef,
+                                           const T* coef_dot) {
         if (second) {
             add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef_dot, grad_unit);
-            add_harmonics_hessian<S, warp, WARPS>(degrees, edge.unit, edge.unit_dot, coef, grad_unit);
+            add_harmonics_hessian_product<S, warp, WARPS>(degrees, edge.unit, edge.unit_dot, coef, grad_unit);
             add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef, grad_unit_dot);
         } else {
             add_harmonics_gradient<S, warp, WARPS>(degrees, edge.unit, coef, grad_unit);
         }
     }
     // Stores the sums over the lanes as the results of edge e if `fresh`, otherwise adds them to the present results.
-    __device__ void store(T* grad_unit_to, T* grad_unit_dot_to, long long e, bool fresh) const {
-        store_component(grad_unit, grad_unit_to, e, fresh);
+    __device__ void store_warp_sum(T* grad_unit_to, T* grad_unit_dot_to, long long e, bool fresh) const {
+        store_vector_sum(grad_unit, grad_unit_to, e, fresh);
         if (second) {
-            store_component(grad_unit_dot, grad_unit_dot_to, e, fresh);
+            store_vector_sum(grad_unit_dot, grad_unit_dot_to, e, fresh);
         }
     }
 
   private:
-    __device__ static void store_component(const Vec<T>& v, T* to, long long e, bool fresh) {
+    __device__ static void store_vector_sum(const Vec<T>& v, T* to, long long e, bool fresh) {
         T components[4] = {v.x, v.y, v.z, T(0)};
         const T sum = sum_for_lane(components);
         if (threadIdx.x % LANES < 3) {
@@ -85,7 +87,8 @@ template <class T, bool second> struct Pull {
 // channels of the state times the factors at from(row) + i * stride for edge i; it is zero for row 0, which is constant. Unless
 // from_dot is 0, the derivatives of the factors are from_dot elements behind them. `state_dot`: whether the state has derivatives.
 template <class T, bool second, int S, int count, class From>
-__device__ __forceinline__ void contract(const T* state, bool state_dot, const From& from, int stride, int from_dot, T* coef) {
+__device__ __forceinline__ void contract_state_with_factors(const T* state, bool state_dot, const From& from,
+                                                            int stride, int from_dot, T* coef) {
     constexpr int QUAD = 16 / int(sizeof(T));
 #pragma unroll 1
     for (int row = int(threadIdx.x) % LANES; row < S * S; row += LANES) {
@@ -97,16 +100,16 @@ __device__ __forceinline__ void contract(const T* state, bool state_dot, const F
 #pragma unroll
             for (int c = run; c < run + RUN; c += QUAD) {
                 T here[QUAD], here_dot[QUAD];
-                load<QUAD>(z + c, here);
+                load_aligned<QUAD>(z + c, here);
                 if (second && state_dot) {
-                    load<QUAD>(z_dot + c, here_dot);
+                    load_aligned<QUAD>(z_dot + c, here_dot);
                 }
 #pragma unroll
                 for (int i = 0; i < count; i++) {
                     T factor[QUAD], factor_dot[QUAD];
-                    load<QUAD>(first + i * stride + c, factor);
+                    load_aligned<QUAD>(first + i * stride + c, factor);
                     if (second && from_dot > 0) {
-                        load<QUAD>(first + from_dot + i * stride + c, factor_dot);
+                        load_aligned<QUAD>(first + from_dot + i * stride + c, factor_dot);
                     }
 #pragma unroll
                     for (int n = 0; n < QUAD; n++) {
@@ -139,16 +142,18 @@ __device__ __forceinline__ void contract(const T* state, bool state_dot, const F
 // Converts the cotangents of harmonics at `rows` to cotangents of directions and adds them, for all edges k < count (numbered as
 // in stage_harmonics) for which used(k) is true. All threads of the block must call this; `sums` is in shared memory.
 template <class T, class I, bool second, int S, class Used>
-__device__ __forceinline__ void pull_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees,
-                                               const T* rows, const Used& used, T* sums, T* grad_unit, T* grad_unit_dot) {
+__device__ __forceinline__ void add_direction_cotangents(const T* unit, const T* unit_dot, const I* index, I first,
+                                                         int count, int degrees, const T* rows, const Used& used,
+                                                         T* sums, T* grad_unit, T* grad_unit_dot) {
     constexpr int BATCH = HARMONIC<T, second>, SIZE = 3 * ORDERS<second> * BATCH;
     const int k = int(threadIdx.x) % LANES, warp = int(threadIdx.x) / LANES;
     if (k < count) {
         const Direction<T, second> edge(unit, unit_dot, index != nullptr ? index[first + k] : first + k);
         const T* const coef = rows + k * HARMONICS<S>;
-        Pull<T, second> pull;
-        for_warp(warp, [&](auto warp) {
-            pull.template add_harmonics<S, decltype(warp)::value>(degrees, edge, coef, coef + BATCH * HARMONICS<S>);
+        DirectionCotangent<T, second> pull;
+        call_with_constant_warp(warp, [&](auto warp) {
+            pull.template add_harmonic_gradients<S, decltype(warp)::value>(degrees, edge, coef,
+                                                                           coef + BATCH * HARMONICS<S>);
         });
         T* const to = sums + warp * SIZE + k;
         to[0] = pull.grad_unit.x;

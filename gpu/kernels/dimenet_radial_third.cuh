@@ -34,9 +34,10 @@ dimenet_radial_third(const T* __restrict__ dist, const T* __restrict__ gg_dist, 
         const HyperDual<T> x = load_input(dist, gg_dist, ggg_dist, e), f = load_input(freq, gg_freq, ggg_freq, k), angle = f * x;
         T d3;
         const Jet<T> env = envelope(x.value, envelope_exponent, &d3);
-        const HyperDual<T> factor = function_of(x, env.value, env.d1, env.d2), d_factor = function_of(x, env.d1, env.d2, d3);
+        const HyperDual<T> factor = apply_function(x, env.value, env.d1, env.d2),
+                           d_factor = apply_function(x, env.d1, env.d2, d3);
         const T s = sin(angle.value), c = cos(angle.value);
-        const HyperDual<T> sine = function_of(angle, s, c, -s), cosine = function_of(angle, c, -s, -c);
+        const HyperDual<T> sine = apply_function(angle, s, c, -s), cosine = apply_function(angle, c, -s, -c);
         const long long of_rbf = e * num_radial + k;
         const HyperDual<T> g = load_gradient(grad_rbf, ggg_grad_rbf, of_rbf);
         by_dist = g * (d_factor * sine + factor * (f * cosine));
@@ -48,7 +49,8 @@ dimenet_radial_third(const T* __restrict__ dist, const T* __restrict__ gg_dist, 
 #pragma unroll 1
             for (int l = 0; l < num_spherical; l++) {
                 const Jet<T> j = bessel_basis(l, k, x.value, &d3);
-                const HyperDual<T> bessel = function_of(x, j.value, j.d1, j.d2), d_bessel = function_of(x, j.d1, j.d2, d3);
+                const HyperDual<T> bessel = apply_function(x, j.value, j.d1, j.d2),
+                                   d_bessel = apply_function(x, j.d1, j.d2, d3);
                 const long long at = (e * num_spherical + l) * num_radial + k;
                 const HyperDual<T> grad = load_gradient(grad_sbf_rad, ggg_grad_sbf_rad, at);
                 by_dist = by_dist + grad * (d_factor * bessel + factor * d_bessel);

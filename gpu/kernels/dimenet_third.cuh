@@ -17,25 +17,25 @@ template <class T> constexpr int THIRD_BLOCKS = sizeof(T) == 4 ? 4 : 2;
 // Factors of a pair in shared memory: P_l, and P_l' times the other edge's direction. Padding avoids bank conflicts.
 constexpr int PAIR = 4 * PARTS, PAIR_STRIDE = PAIR + 4;
 
-template <class T> __device__ __forceinline__ HyperDual<T> load_parts(const T* from) {
+template <class T> __device__ __forceinline__ HyperDual<T> load_hyper_dual(const T* from) {
     T parts[PARTS];
-    load<PARTS>(from, parts);
+    load_aligned<PARTS>(from, parts);
     return {parts[0], parts[1], parts[2], parts[3]};
 }
 
 // Loads a hyper-dual number whose parts are `stride` elements apart.
-template <class T> __device__ __forceinline__ HyperDual<T> gather_parts(const T* from, long long stride) {
+template <class T> __device__ __forceinline__ HyperDual<T> gather_hyper_dual(const T* from, long long stride) {
     return {from[0], from[stride], from[2 * stride], from[3 * stride]};
 }
 
-template <class T> __device__ __forceinline__ void store_parts(T* to, long long stride, const HyperDual<T>& x) {
+template <class T> __device__ __forceinline__ void store_hyper_dual(T* to, long long stride, const HyperDual<T>& x) {
     to[0] = x.value;
     to[stride] = x.along_a;
     to[2 * stride] = x.along_c;
     to[3 * stride] = x.both;
 }
 
-template <class T> struct Weights {
+template <class T> struct HyperDualWeights {
     const T* value;
     const T* along_a;
     const T* along_c;
@@ -44,16 +44,17 @@ template <class T> struct Weights {
     int num_radial;
     int num_spherical;
 
-    // first() returns norm(Y_l) W1[l,n,m] for row l * num_radial + n, and second() returns W2[c,m].
-    __device__ HyperDual<T> first(int row, int m) const {
+    // load_first_weight() returns norm(Y_l) W1[l,n,m] for row l * num_radial + n, and load_second_weight() returns
+    // W2[c,m].
+    __device__ HyperDual<T> load_first_weight(int row, int m) const {
         return angular_norm(T(0), row / num_radial) * load_input(value, along_a, along_c, (long long)(row) * n_mid + m);
     }
-    __device__ HyperDual<T> second(int c, int m) const {
+    __device__ HyperDual<T> load_second_weight(int c, int m) const {
         return load_input(value, along_a, along_c, (long long)(num_spherical * num_radial + c) * n_mid + m);
     }
 };
 
-template <class T> struct RadialPart {
+template <class T> struct HyperDualRadialBasis {
     const T* value;
     const T* along_a;
     const T* along_c;
@@ -63,13 +64,13 @@ template <class T> struct RadialPart {
 
 // Returns q_lc of edge e.
 template <class T>
-__device__ HyperDual<T> project_third(const T* products, const RadialPart<T>& sbf_rad, long long e, int l, int c, int n_emb,
-                                      int num_spherical, int num_radial) {
+__device__ HyperDual<T> compute_q(const T* products, const HyperDualRadialBasis<T>& sbf_rad, long long e, int l, int c,
+                                  int n_emb, int num_spherical, int num_radial) {
     HyperDual<T> q;
 #pragma unroll 1
     for (int n = 0; n < num_radial; n++) {
         const int row = l * num_radial + n;
-        const HyperDual<T> factor = gather_parts(products + (long long)(row) * PARTS * n_emb + c, n_emb);
+        const HyperDual<T> factor = gather_hyper_dual(products + (long long)(row) * PARTS * n_emb + c, n_emb);
         q = q + factor * sbf_rad.at(e * num_spherical * num_radial + row);
     }
     return q;
@@ -80,7 +81,8 @@ template <class T> struct UnitVector {
     HyperDual<T> unit[3], inverse;
     T scale;
 
-    __device__ UnitVector(const T* vec, const T* gg_vec, const T* ggg_vec, long long e) : scale(factor_of(load_vec(vec, e))) {
+    __device__ UnitVector(const T* vec, const T* gg_vec, const T* ggg_vec, long long e)
+        : scale(find_power_of_two_scale(load_vec(vec, e))) {
         HyperDual<T> v[3], square;
 #pragma unroll
         for (int i = 0; i < 3; i++) {
@@ -88,7 +90,7 @@ template <class T> struct UnitVector {
             square = square + v[i] * v[i];
         }
         const T one = T(1) / sqrt(square.value), third = one / square.value;
-        inverse = function_of(square, one, T(-0.5) * third, T(0.75) * third / square.value);
+        inverse = apply_function(square, one, T(-0.5) * third, T(0.75) * third / square.value);
 #pragma unroll
         for (int i = 0; i < 3; i++) {
             unit[i] = inverse * v[i];
@@ -105,7 +107,7 @@ dimenet_third_directions(const T* __restrict__ vec, const T* __restrict__ gg_vec
         const UnitVector<T> direction(vec, gg_vec, ggg_vec, e);
 #pragma unroll
         for (int i = 0; i < 3; i++) {
-            store_parts(unit + (3 * e + i) * PARTS, 1, direction.unit[i]);
+            store_hyper_dual(unit + (3 * e + i) * PARTS, 1, direction.unit[i]);
         }
     }
 }
@@ -123,7 +125,7 @@ dimenet_third_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict_
 #pragma unroll
         for (int i = 0; i < 3; i++) {
             for (int part = 0; part < parts; part++) {
-                grad[i] = grad[i] + load_parts(grad_unit + ((part * num_edges + e) * 3 + i) * PARTS);
+                grad[i] = grad[i] + load_hyper_dual(grad_unit + ((part * num_edges + e) * 3 + i) * PARTS);
             }
             along = along + direction.unit[i] * grad[i];
         }
@@ -143,42 +145,43 @@ dimenet_third_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict_
 // Computes K, with one thread per (l, n, c).
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-dimenet_third_products(const Weights<T> weights, T* __restrict__ products) {
+dimenet_third_products(const HyperDualWeights<T> weights, T* __restrict__ products) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x), n_emb = weights.n_emb, row = i / n_emb, c = i - row * n_emb;
     if (row < weights.num_spherical * weights.num_radial) {
         HyperDual<T> total;
         for (int begin = 0; begin < weights.n_mid; begin += RUN) {
             HyperDual<T> sum;
             for (int m = begin; m < min(begin + RUN, weights.n_mid); m++) {
-                sum = sum + weights.first(row, m) * weights.second(c, m);
+                sum = sum + weights.load_first_weight(row, m) * weights.load_second_weight(c, m);
             }
             total = total + sum;
         }
-        store_parts(products + (long long)(row) * PARTS * n_emb + c, n_emb, total);
+        store_hyper_dual(products + (long long)(row) * PARTS * n_emb + c, n_emb, total);
     }
 }
 
 // Computes the features, with one thread per (edge, l, c).
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-dimenet_third_features(const T* __restrict__ products, const RadialPart<T> sbf_rad, const T* __restrict__ embedding,
-                       const T* __restrict__ gg_embedding, const T* __restrict__ ggg_embedding, T* __restrict__ features,
-                       long long num_edges, int n_emb, int num_spherical, int num_radial) {
+dimenet_third_features(const T* __restrict__ products, const HyperDualRadialBasis<T> sbf_rad,
+                       const T* __restrict__ embedding, const T* __restrict__ gg_embedding,
+                       const T* __restrict__ ggg_embedding, T* __restrict__ features, long long num_edges, int n_emb,
+                       int num_spherical, int num_radial) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x, pair = i / n_emb, e = pair / num_spherical;
     const int c = int(i - pair * n_emb), l = int(pair - e * num_spherical);
     if (e < num_edges) {
-        const HyperDual<T> q = project_third(products, sbf_rad, e, l, c, n_emb, num_spherical, num_radial);
+        const HyperDual<T> q = compute_q(products, sbf_rad, e, l, c, n_emb, num_spherical, num_radial);
         const HyperDual<T> x = load_input(embedding, gg_embedding, ggg_embedding, e * n_emb + c);
-        store_parts(features + pair * PARTS * n_emb + c, n_emb, x * q);
+        store_hyper_dual(features + pair * PARTS * n_emb + c, n_emb, x * q);
     }
 }
 
 // Stores P_l of a pair's cosine, and P_l' times the other edge's direction.
-template <class T> __device__ void store_pair(const HyperDual<T> (&own)[3], const T* other, int l, T* to) {
+template <class T> __device__ void store_pair_factors(const HyperDual<T> (&own)[3], const T* other, int l, T* to) {
     HyperDual<T> direction[3], cosine, p = {T(1)}, d, below, d_below;
 #pragma unroll
     for (int k = 0; k < 3; k++) {
-        direction[k] = load_parts(other + k * PARTS);
+        direction[k] = load_hyper_dual(other + k * PARTS);
         cosine = cosine + own[k] * direction[k];
     }
 #pragma unroll 1
@@ -190,15 +193,15 @@ template <class T> __device__ void store_pair(const HyperDual<T> (&own)[3], cons
         p = next;
         d = d_next;
     }
-    store_parts(to, 1, p);
+    store_hyper_dual(to, 1, p);
 #pragma unroll
     for (int k = 0; k < 3; k++) {
-        store_parts(to + (k + 1) * PARTS, 1, d * direction[k]);
+        store_hyper_dual(to + (k + 1) * PARTS, 1, d * direction[k]);
     }
 }
 
-// Sums of a lane: factors of pairs times rows of the other edges, with compensated summation (see add_run).
-template <class T> struct ThirdSums {
+// Sums of a lane: factors of pairs times rows of the other edges, with compensated summation (see add_run_compensated).
+template <class T> struct HyperDualSums {
     T run[PAIR] = {}, total[PAIR] = {};
 
     // Adds the term of a pair to all sums if `all`, otherwise only to the sum with P_l.
@@ -206,7 +209,7 @@ template <class T> struct ThirdSums {
 #pragma unroll
         for (int i = 0; i < PAIR; i += PARTS) {
             if (i == 0 || all) {
-                const HyperDual<T> term = load_parts(pair + i) * row;
+                const HyperDual<T> term = load_hyper_dual(pair + i) * row;
                 run[i] += term.value;
                 run[i + 1] += term.along_a;
                 run[i + 2] += term.along_c;
@@ -214,23 +217,24 @@ template <class T> struct ThirdSums {
             }
         }
     }
-    __device__ __forceinline__ void flush() {
+    __device__ __forceinline__ void flush_run() {
 #pragma unroll
         for (int i = 0; i < PAIR; i++) {
-            add_run(run[i], total[i], false);
+            add_run_compensated(run[i], total[i], false);
             run[i] = finite(total[i]) ? run[i] : T(0);
         }
     }
-    __device__ __forceinline__ HyperDual<T> number(int i) const {
+    __device__ __forceinline__ HyperDual<T> get_sum(int i) const {
         return {total[PARTS * i], total[PARTS * i + 1], total[PARTS * i + 2], total[PARTS * i + 3]};
     }
 };
 
 // A warp's own edge, and the range of edges on the other side of their common node (in-edges: positions in dst_edge_index).
-template <class I, bool to_in> struct Sides {
+template <class I, bool to_in> struct OppositeEdges {
     I own, begin, end, position;
 
-    __device__ Sides(const I* src_offsets, const I* dst_offsets, const I* ends, const I* dst_edge_index, long long i)
+    __device__ OppositeEdges(const I* src_offsets, const I* dst_offsets, const I* ends, const I* dst_edge_index,
+                             long long i)
         : own(to_in ? dst_edge_index[i] : I(i)), position(I(i)) {
         const I node = ends[own];
         const I* const offsets = to_in ? src_offsets : dst_offsets;
@@ -239,7 +243,7 @@ template <class I, bool to_in> struct Sides {
     }
     __device__ I edge(const I* dst_edge_index, I other) const { return to_in ? other : dst_edge_index[other]; }
     // Returns whether the warp's own edge and edge `other` form a triplet.
-    __device__ bool admits(const I* left_start, const I* left_stop, I other) const {
+    __device__ bool forms_triplet(const I* left_start, const I* left_stop, I other) const {
         const I e = to_in ? other : own, f = to_in ? position : other;
         return f < left_start[e] || f >= left_stop[e];
     }
@@ -251,40 +255,43 @@ template <class I, bool to_in> struct Sides {
 // edge, xyz, part) = the gradients of directions.
 template <class T, class I, bool to_in>
 __global__ void __launch_bounds__(THREADS, THIRD_BLOCKS<T>)
-dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ ends,
-                   const I* __restrict__ dst_edge_index, const I* __restrict__ left_start, const I* __restrict__ left_stop,
-                   const T* __restrict__ unit, const T* __restrict__ grad_out, const T* __restrict__ ggg_grad_out,
-                   const T* __restrict__ products, const RadialPart<T> sbf_rad, const T* __restrict__ embedding,
-                   const T* __restrict__ gg_embedding, const T* __restrict__ ggg_embedding, const T* features, T* grad_q,
-                   T* __restrict__ out_grad_out, T* __restrict__ out_gg_embedding, T* __restrict__ out_embedding,
-                   T* __restrict__ grad_unit, int* __restrict__ edge_alone, long long num_edges, int n_emb,
-                   int num_spherical, int num_radial) {
+dimenet_third_triplet_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets,
+                           const I* __restrict__ ends, const I* __restrict__ dst_edge_index,
+                           const I* __restrict__ left_start, const I* __restrict__ left_stop,
+                           const T* __restrict__ unit, const T* __restrict__ grad_out,
+                           const T* __restrict__ ggg_grad_out, const T* __restrict__ products,
+                           const HyperDualRadialBasis<T> sbf_rad, const T* __restrict__ embedding,
+                           const T* __restrict__ gg_embedding, const T* __restrict__ ggg_embedding, const T* features,
+                           T* grad_q, T* __restrict__ out_grad_out, T* __restrict__ out_gg_embedding,
+                           T* __restrict__ out_embedding, T* __restrict__ grad_unit, int* __restrict__ edge_alone,
+                           long long num_edges, int n_emb, int num_spherical, int num_radial) {
     __shared__ __align__(16) T pairs[WARPS * LANES * PAIR_STRIDE];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, c = blockIdx.y * LANES + lane;
     const long long i = (long long)(blockIdx.x) * WARPS + warp;
     if (i >= num_edges) {
         return;
     }
-    const Sides<I, to_in> sides(src_offsets, dst_offsets, ends, dst_edge_index, i);
+    const OppositeEdges<I, to_in> sides(src_offsets, dst_offsets, ends, dst_edge_index, i);
     const long long own = sides.own;
     T* const rows = pairs + warp * LANES * PAIR_STRIDE;
     const bool inside = c < n_emb, pulled = grad_unit != nullptr;
     HyperDual<T> own_unit[3], pull[3], grad_x;
 #pragma unroll
     for (int k = 0; k < 3; k++) {
-        own_unit[k] = load_parts(unit + (3 * own + k) * PARTS);
+        own_unit[k] = load_hyper_dual(unit + (3 * own + k) * PARTS);
     }
     unsigned any = 0;
-    ThirdSums<T> sums;
+    HyperDualSums<T> sums;
 #pragma unroll 1
     for (int l = 0; l < num_spherical; l++) {
 #pragma unroll 1
         for (I first = sides.begin; first < sides.end; first += LANES) {
             // Each lane computes the factors of one pair.
             const I other = first + lane;
-            const bool admitted = other < sides.end && sides.admits(left_start, left_stop, other);
+            const bool admitted = other < sides.end && sides.forms_triplet(left_start, left_stop, other);
             if (admitted) {
-                store_pair(own_unit, unit + 3LL * PARTS * sides.edge(dst_edge_index, other), l, rows + lane * PAIR_STRIDE);
+                store_pair_factors(own_unit, unit + 3LL * PARTS * sides.edge(dst_edge_index, other), l,
+                                   rows + lane * PAIR_STRIDE);
             }
             const unsigned triplets = __ballot_sync(FULL, admitted);
             any |= triplets;
@@ -297,48 +304,48 @@ dimenet_third_sums(const I* __restrict__ src_offsets, const I* __restrict__ dst_
                         const long long e = sides.edge(dst_edge_index, first + k);
                         const HyperDual<T> row =
                             to_in ? load_gradient(grad_out, ggg_grad_out, e * n_emb + c)
-                                  : gather_parts(features + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
+                                  : gather_hyper_dual(features + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
                         sums.add(rows + k * PAIR_STRIDE, row, pulled);
                     }
                 }
-                sums.flush();
+                sums.flush_run();
             }
             __syncwarp();
         }
         if (to_in && inside && any != 0) {
-            const HyperDual<T> q = project_third(products, sbf_rad, own, l, c, n_emb, num_spherical, num_radial);
+            const HyperDual<T> q = compute_q(products, sbf_rad, own, l, c, n_emb, num_spherical, num_radial);
             const HyperDual<T> x = load_input(embedding, gg_embedding, ggg_embedding, own * n_emb + c);
             const HyperDual<T> feature = x * q;
-            grad_x = grad_x + q * sums.number(0);
+            grad_x = grad_x + q * sums.get_sum(0);
 #pragma unroll
             for (int k = 0; k < 3; k++) {
-                pull[k] = pull[k] + feature * sums.number(k + 1);
+                pull[k] = pull[k] + feature * sums.get_sum(k + 1);
             }
             if (grad_q != nullptr) {
-                store_parts(grad_q + (own * num_spherical + l) * PARTS * n_emb + c, n_emb, x * sums.number(0));
+                store_hyper_dual(grad_q + (own * num_spherical + l) * PARTS * n_emb + c, n_emb, x * sums.get_sum(0));
             }
-            sums = ThirdSums<T>();
+            sums = HyperDualSums<T>();
         }
     }
     if (!to_in && inside && any != 0) {
         const HyperDual<T> g = load_gradient(grad_out, ggg_grad_out, own * n_emb + c);
 #pragma unroll
         for (int k = 0; k < 3; k++) {
-            pull[k] = g * sums.number(k + 1);
+            pull[k] = g * sums.get_sum(k + 1);
         }
     }
     if (pulled) {
 #pragma unroll
         for (int k = 0; k < 3; k++) {
-            const HyperDual<T> total = {warp_sum(pull[k].value), warp_sum(pull[k].along_a), warp_sum(pull[k].along_c),
-                                        warp_sum(pull[k].both)};
+            const HyperDual<T> total = {sum_over_warp(pull[k].value), sum_over_warp(pull[k].along_a),
+                                        sum_over_warp(pull[k].along_c), sum_over_warp(pull[k].both)};
             if (lane == 0) {
-                store_parts(grad_unit + ((blockIdx.y * num_edges + own) * 3 + k) * PARTS, 1, total);
+                store_hyper_dual(grad_unit + ((blockIdx.y * num_edges + own) * 3 + k) * PARTS, 1, total);
             }
         }
     }
     if (!to_in && inside && out_grad_out != nullptr) {
-        out_grad_out[own * n_emb + c] = sums.number(0).both;
+        out_grad_out[own * n_emb + c] = sums.get_sum(0).both;
     }
     if (to_in && inside && out_gg_embedding != nullptr) {
         out_gg_embedding[own * n_emb + c] = grad_x.along_c;
@@ -368,9 +375,10 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
         const T* const factors = products + (long long)(l * num_radial + n) * PARTS * n_emb;
         HyperDual<T> sum;
         for (int c = lane; c < end; c += LANES) {
-            sum = sum + gather_parts(factors + c, n_emb) * gather_parts(grad_q + i * PARTS * n_emb + c, n_emb);
+            sum = sum + gather_hyper_dual(factors + c, n_emb) *
+                            gather_hyper_dual(grad_q + i * PARTS * n_emb + c, n_emb);
         }
-        const T along_c = warp_sum(sum.along_c), both = warp_sum(sum.both);
+        const T along_c = sum_over_warp(sum.along_c), both = sum_over_warp(sum.both);
         if (lane == 0 && out_gg_sbf_rad != nullptr) {
             out_gg_sbf_rad[i * num_radial + n] = along_c;
         }
@@ -383,8 +391,9 @@ dimenet_third_sbf_rad_gradient(const T* __restrict__ products, const T* __restri
 // Computes the gradient of K for each chunk of 256 edges. A row of `parts` ends with the number of edges in triplets.
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4)
-dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict__ grad_q, const int* __restrict__ alone,
-                                T* __restrict__ parts, long long num_edges, int n_emb, int num_spherical, int num_radial) {
+dimenet_third_products_gradient(const HyperDualRadialBasis<T> sbf_rad, const T* __restrict__ grad_q,
+                                const int* __restrict__ alone, T* __restrict__ parts, long long num_edges, int n_emb,
+                                int num_spherical, int num_radial) {
     const int i = int(blockIdx.y * blockDim.x + threadIdx.x), rows = num_spherical * num_radial;
     const int row = i / n_emb, c = i - row * n_emb, l = row / num_radial;
     const long long begin = (long long)(blockIdx.x) * CHUNK;
@@ -400,7 +409,7 @@ dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict
             continue;
         }
         if (row < rows) {
-            const HyperDual<T> grad = gather_parts(grad_q + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
+            const HyperDual<T> grad = gather_hyper_dual(grad_q + (e * num_spherical + l) * PARTS * n_emb + c, n_emb);
             const HyperDual<T> term = sbf_rad.at(e * rows + row) * grad;
             sums[0].add(term.value, count);
             sums[1].add(term.along_a, count);
@@ -413,15 +422,15 @@ dimenet_third_products_gradient(const RadialPart<T> sbf_rad, const T* __restrict
         to[(long long)(rows) * PARTS * n_emb] = T(count);
     } else {
         const HyperDual<T> total = {sums[0].value(), sums[1].value(), sums[2].value(), sums[3].value()};
-        store_parts(to + (long long)(row) * PARTS * n_emb + c, n_emb, total);
+        store_hyper_dual(to + (long long)(row) * PARTS * n_emb + c, n_emb, total);
     }
 }
 
 // Computes gradients of W1 and W2 from the gradient of K, with one thread per element. Both gradients are zero without triplets.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-dimenet_third_weights_gradient(const Weights<T> weights, const T* __restrict__ grad_products, T* __restrict__ out_gg_weights,
-                               T* __restrict__ out_weights) {
+dimenet_third_weights_gradient(const HyperDualWeights<T> weights, const T* __restrict__ grad_products,
+                               T* __restrict__ out_gg_weights, T* __restrict__ out_weights) {
     const int rows = weights.num_spherical * weights.num_radial, n_emb = weights.n_emb;
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x), row = i / weights.n_mid, m = i - row * weights.n_mid;
     if (row >= rows + n_emb) {
@@ -431,8 +440,8 @@ dimenet_third_weights_gradient(const Weights<T> weights, const T* __restrict__ g
     LongSum<T> along_c, both;
     for (int k = 0; k < (first ? n_emb : rows) && some; k++) {
         const int at = first ? row : k, c = first ? k : row - rows;
-        const HyperDual<T> grad = gather_parts(grad_products + (long long)(at) * PARTS * n_emb + c, n_emb);
-        const HyperDual<T> term = (first ? weights.second(c, m) : weights.first(at, m)) * grad;
+        const HyperDual<T> grad = gather_hyper_dual(grad_products + (long long)(at) * PARTS * n_emb + c, n_emb);
+        const HyperDual<T> term = (first ? weights.load_second_weight(c, m) : weights.load_first_weight(at, m)) * grad;
         along_c.add(term.along_c, k);
         both.add(term.both, k);
     }

@@ -10,7 +10,8 @@
 // By the addition theorem, a node's sum over all pairs of edges takes two steps whose cost is linear in the number of edges.
 // First, the state of the node, state[r,c] = weight_r sum_f s_r(u_f) feature_f[l,c], is summed over its in-edges for the rows r
 // of harmonics. The sum for out-edge e is then sum_r s_r(u_e) state[r,c] minus the excluded terms. The subtraction is accurate
-// unless excluded terms dominate the sum or are not finite (see Balance). Sums over out-edges use grad_out instead of features.
+// unless excluded terms dominate the sum or are not finite (see ExclusionTotals). Sums over out-edges use grad_out
+// instead of features.
 //
 // S is the number of degrees for which loops are unrolled: num_spherical, or DEGREES for any num_spherical <= DEGREES. If S >
 // num_spherical, the state is zero for the remaining degrees, and sums over pairs stop at num_spherical.
@@ -39,7 +40,7 @@ template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 
 template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 4) : 2;
 
 // Rows of harmonics that a warp sums: STEP rows (a multiple of four) per warp, and the remaining rows for the last warp.
-template <int S> struct Rows {
+template <int S> struct WarpHarmonicRows {
     static constexpr int COUNT = S * S, STEP = COUNT / (4 * WARPS) * 4, MOST = COUNT - (WARPS - 1) * STEP;
 
     __device__ static constexpr int begin(int warp) { return warp * STEP; }
@@ -65,26 +66,26 @@ template <int S> __device__ int find_degree(int row) {
     return degree;
 }
 
-template <int N> struct Constant {
+template <int N> struct CompileTimeInt {
     static constexpr int value = N;
 };
 
 // Calls f with the warp index as a compile-time constant.
-template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f) {
+template <class F> __device__ __forceinline__ void call_with_constant_warp(int warp, const F& f) {
     static_assert(WARPS == 4, "one call for each warp");
     if (warp == 0) {
-        f(Constant<0>());
+        f(CompileTimeInt<0>());
     } else if (warp == 1) {
-        f(Constant<1>());
+        f(CompileTimeInt<1>());
     } else if (warp == 2) {
-        f(Constant<2>());
+        f(CompileTimeInt<2>());
     } else {
-        f(Constant<3>());
+        f(CompileTimeInt<3>());
     }
 }
 
 // Copies `count` numbers from a 16-byte-aligned address, 16 bytes at a time; the remaining numbers are copied one by one.
-template <int count> __device__ __forceinline__ void load(const float* from, float* to) {
+template <int count> __device__ __forceinline__ void load_aligned(const float* from, float* to) {
 #pragma unroll
     for (int i = 0; i + 4 <= count; i += 4) {
         const float4 four = *reinterpret_cast<const float4*>(from + i);
@@ -98,7 +99,7 @@ template <int count> __device__ __forceinline__ void load(const float* from, flo
         to[i] = from[i];
     }
 }
-template <int count> __device__ __forceinline__ void load(const double* from, double* to) {
+template <int count> __device__ __forceinline__ void load_aligned(const double* from, double* to) {
 #pragma unroll
     for (int i = 0; i + 2 <= count; i += 2) {
         const double2 two = *reinterpret_cast<const double2*>(from + i);
@@ -112,12 +113,13 @@ template <int count> __device__ __forceinline__ void load(const double* from, do
 }
 
 // Loads elements i, ..., i + size - 1, up to element count - 1. i must be a multiple of size, and a constant after unrolling.
-template <int count, int size, class T> __device__ __forceinline__ void load_held(const T* from, int i, T (&to)[size]) {
+template <int count, int size, class T>
+__device__ __forceinline__ void load_register_chunk(const T* from, int i, T (&to)[size]) {
     constexpr int last = count % size == 0 ? size : count % size;
     if (i + size <= count) {
-        load<size>(from + i, to);
+        load_aligned<size>(from + i, to);
     } else {
-        load<last>(from + i, to);
+        load_aligned<last>(from + i, to);
     }
 }
 
@@ -133,11 +135,11 @@ __device__ __forceinline__ void store_channels(float* to, const float (&from)[2]
     *reinterpret_cast<float2*>(to) = {from[0], from[1]};
 }
 
-template <class I> struct Node {
+template <class I> struct NodeEdges {
     I in_begin, out_begin;  // first in-edge, as a position in dst_edge_index; first out-edge
     int num_in, num_out;    // numbers of in-edges and out-edges, with 32 bits to save registers
 
-    __device__ Node(const I* src_offsets, const I* dst_offsets, I node)
+    __device__ NodeEdges(const I* src_offsets, const I* dst_offsets, I node)
         : in_begin(dst_offsets[node]),
           out_begin(src_offsets[node]),
           num_in(int(dst_offsets[node + 1] - in_begin)),
@@ -148,10 +150,10 @@ template <class I> struct Node {
 };
 
 // The W channels of a lane, starting at `first`. Channels beyond the last one are read as zero.
-template <int W> struct Channels {
+template <int W> struct LaneChannels {
     int lane, warp, first, num_channels;
 
-    __device__ Channels(int tile, int n_emb)
+    __device__ LaneChannels(int tile, int n_emb)
         : lane(threadIdx.x % LANES),
           warp(threadIdx.x / LANES),
           first((tile * LANES + int(threadIdx.x % LANES)) * W),
@@ -159,14 +161,14 @@ template <int W> struct Channels {
 
     __device__ bool inside(int w) const { return first + w < num_channels; }
     // Loads channels first, ..., first + W - 1 of row i of `array` (rows, num_channels).
-    template <class T> __device__ void read(const T* array, long long i, T (&to)[W]) const {
+    template <class T> __device__ void read_row(const T* array, long long i, T (&to)[W]) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
             to[w] = inside(w) ? array[i * num_channels + first + w] : T(0);
         }
     }
     // Stores values[w] in channel `first + w` of row i if `fresh`, otherwise adds it.
-    template <class T> __device__ void write(T* array, long long i, const T (&values)[W], bool fresh) const {
+    template <class T> __device__ void write_or_add_row(T* array, long long i, const T (&values)[W], bool fresh) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
             if (inside(w)) {
@@ -182,7 +184,7 @@ template <class T> struct EdgeInputs {
     int n_emb, n_mid, num_spherical;
 
     // Returns the offset of a channel in the first row of `up`; rows are PAD elements apart.
-    __device__ long long up_at(int channel) const {
+    __device__ long long up_offset(int channel) const {
         return (long long)(channel / PAD) * ((n_mid + DEGREES - 1) / DEGREES * DEGREES * PAD) + channel % PAD;
     }
 };
@@ -194,10 +196,11 @@ template <class T, bool second, int S, int E> struct Projection {
 
     // Adds the terms of rows begin, ..., end - 1 of `up` to q and q_dot.
     template <class I>
-    __device__ void add(const EdgeInputs<T>& inputs, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
+    __device__ void add_up_rows(const EdgeInputs<T>& inputs, const I (&f)[E], const LaneChannels<W>& channels,
+                                int begin, int end) {
         const T* row[E];
         long long dot = inputs.projected_dot - inputs.projected;
-        const T *up = inputs.up + inputs.up_at(channels.first) + begin * PAD, *up_dot = inputs.up_dot;
+        const T *up = inputs.up + inputs.up_offset(channels.first) + begin * PAD, *up_dot = inputs.up_dot;
 #pragma unroll
         for (int k = 0; k < E; k++) {
             row[k] = inputs.projected + ((long long)(f[k]) * inputs.n_mid + begin) * DEGREES;
@@ -212,9 +215,9 @@ template <class T, bool second, int S, int E> struct Projection {
 #pragma unroll
             for (int k = 0; k < E; k++) {
                 T projected[DEGREES], projected_dot[DEGREES];
-                load<DEGREES>(row[k], projected);
+                load_aligned<DEGREES>(row[k], projected);
                 if (second) {
-                    load<DEGREES>(row[k] + dot, projected_dot);
+                    load_aligned<DEGREES>(row[k] + dot, projected_dot);
                 }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
@@ -250,24 +253,25 @@ template <class T, bool second, int S, int E> struct Projection {
 };
 
 // Embeddings x_f[c] and projections q_f[l,c] of E edges f for the channels of a lane, with their derivatives.
-template <class T, bool second, int S, int E> struct EdgeChannels {
+template <class T, bool second, int S, int E> struct EdgeFeatures {
     static constexpr int W = CHANNELS<T, second>;
     T x[E][W], x_dot[E][W] = {};
     Projection<T, second, S, E> projection;
 
-    template <class I> __device__ EdgeChannels(const EdgeInputs<T>& inputs, const I (&f)[E], const Channels<W>& channels) {
+    template <class I>
+    __device__ EdgeFeatures(const EdgeInputs<T>& inputs, const I (&f)[E], const LaneChannels<W>& channels) {
 #pragma unroll
         for (int k = 0; k < E; k++) {
-            channels.read(inputs.embedding, f[k], x[k]);
+            channels.read_row(inputs.embedding, f[k], x[k]);
             if (second && inputs.embedding_dot != nullptr) {
-                channels.read(inputs.embedding_dot, f[k], x_dot[k]);
+                channels.read_row(inputs.embedding_dot, f[k], x_dot[k]);
             }
         }
-        projection.add(inputs, f, channels, 0, min(CHUNK, inputs.n_mid));
+        projection.add_up_rows(inputs, f, channels, 0, min(CHUNK, inputs.n_mid));
 #pragma unroll 1
         for (int m = CHUNK; m < inputs.n_mid; m += CHUNK) {
             Projection<T, second, S, E> part;
-            part.add(inputs, f, channels, m, min(m + CHUNK, inputs.n_mid));
+            part.add_up_rows(inputs, f, channels, m, min(m + CHUNK, inputs.n_mid));
 #pragma unroll
             for (int k = 0; k < E; k++) {
 #pragma unroll
@@ -295,18 +299,18 @@ template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 // Decides whether excluded terms may be subtracted from the sum over all terms. All terms must be finite, and no group of terms
 // that are excluded together may exceed 3/4 of the total (see docs/design.md), measured by bounds on absolute values. For each
 // sum, the arrays contain the total, the largest group, and the group of the last term.
-template <class T> struct Balance {
+template <class T> struct ExclusionTotals {
     T *total, *largest, *group;
 
-    __device__ static bool is_balanced(T total, T part) { return part <= T(0.75) * total && finite(total); }
+    __device__ static bool may_subtract(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
-// Running values of Balance for a lane's channels, kept in registers.
-template <class T, int W> struct BalanceSums {
+// Running values of ExclusionTotals for a lane's channels, kept in registers.
+template <class T, int W> struct LaneExclusionTotals {
     T total[W] = {}, largest[W] = {}, group[W] = {};
 
-    __device__ void read(const Balance<T>& balance, int i, bool fresh) {
-        *this = BalanceSums();
+    __device__ void read(const ExclusionTotals<T>& balance, int i, bool fresh) {
+        *this = LaneExclusionTotals();
         if (!fresh) {
             load_channels(balance.total + i, total);
             load_channels(balance.largest + i, largest);
@@ -319,21 +323,21 @@ template <class T, int W> struct BalanceSums {
         group[w] = any_joined && join ? group[w] + size : size;
     }
     // Updates the largest group. Call this after adding a term that some sum excludes.
-    __device__ __forceinline__ void leave() {
+    __device__ __forceinline__ void update_largest_group() {
 #pragma unroll
         for (int w = 0; w < W; w++) {
             largest[w] = max(largest[w], group[w]);
         }
     }
-    __device__ bool is_balanced() const {
+    __device__ bool may_subtract() const {
         bool all = true;
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            all = all && Balance<T>::is_balanced(total[w], largest[w]);
+            all = all && ExclusionTotals<T>::may_subtract(total[w], largest[w]);
         }
         return all;
     }
-    __device__ void write(const Balance<T>& balance, int i) const {
+    __device__ void write(const ExclusionTotals<T>& balance, int i) const {
         store_channels(balance.total + i, total);
         store_channels(balance.largest + i, largest);
         store_channels(balance.group + i, group);
@@ -342,14 +346,14 @@ template <class T, int W> struct BalanceSums {
 
 // Adds a run of terms to the total, and stores the rounding error of this addition in `run`, to which the next run is added
 // (Kahan summation). The error of many runs therefore barely exceeds the error of one run.
-template <class T> __device__ __forceinline__ void add_run(T& run, T& total, bool first) {
+template <class T> __device__ __forceinline__ void add_run_compensated(T& run, T& total, bool first) {
     const T before = first ? T(0) : total, after = before + run;
     run -= after - before;
     total = after;
 }
 
 // Returns the sum over the lanes of a warp to every lane, added as a binary tree.
-template <class T> __device__ T warp_sum(T value) {
+template <class T> __device__ T sum_over_warp(T value) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) {
         value += __shfl_xor_sync(FULL, value, step);
@@ -381,7 +385,7 @@ template <class T> __device__ void add_scaled(Vec<T>& sum, T factor, const Vec<T
     sum.z += factor * v.z;
 }
 
-template <class T> __device__ void store_sum(T* vectors, long long e, const Vec<T>& v, bool fresh) {
+template <class T> __device__ void store_or_add_vec(T* vectors, long long e, const Vec<T>& v, bool fresh) {
     T* const at = vectors + 3 * e;
     at[0] = fresh ? v.x : at[0] + v.x;
     at[1] = fresh ? v.y : at[1] + v.y;
@@ -389,19 +393,19 @@ template <class T> __device__ void store_sum(T* vectors, long long e, const Vec<
 }
 
 // In-edges of all nodes, and the in-edges that the sum of each out-edge excludes (see trigraph.EdgeGraph).
-template <class I> struct Graph {
+template <class I> struct TripletGraph {
     const I *dst_edge_index, *left_start, *left_stop;
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
     // Returns 0 if no sum excludes in-edge f, 1 if f is the first in a group of edges that are excluded together, else 2.
-    __device__ int place(I position, I f) const {
+    __device__ int classify_exclusion(I position, I f) const {
         const I back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;
     }
 };
 
 // Returns whether `mine` is true in any thread of the block. Synchronize the block before using `votes` again.
-__device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
+__device__ __forceinline__ bool any_in_block(bool mine, int* votes) {
     const int any = __any_sync(FULL, mine);
     if (threadIdx.x % LANES == 0) {
         votes[threadIdx.x / LANES] = any;
@@ -426,7 +430,7 @@ __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I b
         sound = sound && finite(size(load_vec(unit, e)));
         sound = sound && !(second && unit_dot != nullptr && !finite(size(load_vec(unit_dot, e))));
     }
-    return !any_of_block(!sound, votes);
+    return !any_in_block(!sound, votes);
 }
 
 // Computes the harmonics of `count` edges and, if unit_dot is given, their derivatives, and multiplies them by weights if
@@ -443,40 +447,42 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
     T* const here = rows + k * HARMONICS<S>;
     if (second && unit_dot != nullptr) {
         const Vec<T> along = load_vec(unit_dot, e);
-        for_warp(threadIdx.x / LANES, [&](auto warp) {
-            harmonics_along<S, decltype(warp)::value, WARPS, weighed>(u, along, here, here + HARMONIC<T, second> * HARMONICS<S>);
+        call_with_constant_warp(threadIdx.x / LANES, [&](auto warp) {
+            harmonics_and_tangents<S, decltype(warp)::value, WARPS, weighed>(u, along, here,
+                                                                             here + HARMONIC<T, second> * HARMONICS<S>);
         });
     } else {
-        for_warp(threadIdx.x / LANES, [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS, weighed>(u, here); });
+        call_with_constant_warp(threadIdx.x / LANES,
+                                [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS, weighed>(u, here); });
     }
 }
 
 // A warp's rows of a node's state, summed over edges in registers.
-template <class T, bool second, int S> struct StateRows {
-    static constexpr int W = CHANNELS<T, second>, MOST = Rows<S>::MOST;
+template <class T, bool second, int S> struct WarpStateSums {
+    static constexpr int W = CHANNELS<T, second>, MOST = WarpHarmonicRows<S>::MOST;
     T sum[MOST][W] = {}, sum_dot[MOST][W] = {};
 
     // Adds the current run of edges to the state in shared memory.
-    template <int warp> __device__ void flush(int lane, T* state, T* state_dot, bool first) {
+    template <int warp> __device__ void flush_to_state(int lane, T* state, T* state_dot, bool first) {
 #pragma unroll
-        for (int row = Rows<S>::begin(warp); row < Rows<S>::end(warp); row++) {
-            const int i = row - Rows<S>::begin(warp), at = row * STRIDE<T, second> + lane * W;
-            flush(sum[i], state + at, first);
+        for (int row = WarpHarmonicRows<S>::begin(warp); row < WarpHarmonicRows<S>::end(warp); row++) {
+            const int i = row - WarpHarmonicRows<S>::begin(warp), at = row * STRIDE<T, second> + lane * W;
+            flush_row(sum[i], state + at, first);
             if (second) {
-                flush(sum_dot[i], state_dot + at, first);
+                flush_row(sum_dot[i], state_dot + at, first);
             }
         }
     }
 
   private:
-    __device__ static void flush(T (&run)[W], T* to, bool first) {
+    __device__ static void flush_row(T (&run)[W], T* to, bool first) {
         T total[W] = {};
         if (!first) {
             load_channels(to, total);
         }
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            add_run(run[w], total[w], false);
+            add_run_compensated(run[w], total[w], false);
         }
         store_channels(to, total);
     }
@@ -484,7 +490,7 @@ template <class T, bool second, int S> struct StateRows {
 
 // Returns a power of two 1 / 2^n, with 2^n close to the largest component of v, so that squares of scaled components neither
 // overflow nor all underflow. For subnormal vectors, returns the power for the smallest normal number, whose inverse is finite.
-template <class T> __device__ T factor_of(const Vec<T>& v) {
+template <class T> __device__ T find_power_of_two_scale(const Vec<T>& v) {
     int n;
     frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);
     return ldexp(T(1), -max(n, sizeof(T) == 4 ? -125 : -1021));

@@ -17,14 +17,14 @@ reduce_long_rows(const Compute<S>* __restrict__ overflow, const I* __restrict__ 
     using T = Compute<S>;
     __shared__ T sums[8][32];
     const LongRow<I> long_row(long_rows, num_long, width);
-    const T sum = long_row.sum(overflow, width, sums);
+    const T sum = long_row.sum_parts(overflow, width, sums);
     if (threadIdx.y == 0 && long_row.column < width) {
         out[long_row.row * width + long_row.column] = Storage<S>::rounded(sum);
     }
 }
 
 // One value for each of sources, destinations and edges.
-template <class V> struct ByEmbedding {
+template <class V> struct SrcDstEdgeValues {
     V src;
     V dst;
     V edge;
@@ -38,12 +38,12 @@ template <class V> struct ByEmbedding {
 // with its own weights; one group of lanes per row and head. For tangents, one factor of each product is a tangent.
 template <class S, bool wide>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
-gat_project(const Compute<S>* __restrict__ a, const ByEmbedding<const S*> x, const Compute<S>* __restrict__ a_2,
-            const ByEmbedding<const S*> x_2, const ByEmbedding<long long> num_rows, int num_heads, int dim_head, int column_bits,
-            Compute<S>* __restrict__ out) {
+gat_project(const Compute<S>* __restrict__ a, const SrcDstEdgeValues<const S*> x, const Compute<S>* __restrict__ a_2,
+            const SrcDstEdgeValues<const S*> x_2, const SrcDstEdgeValues<long long> num_rows, int num_heads,
+            int dim_head, int column_bits, Compute<S>* __restrict__ out) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
-    const Lanes lanes{column_bits, 0};
+    const LaneLayout lanes{column_bits, 0};
     const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group(), row = i / num_heads;
     const long long end_dst = num_rows.src + num_rows.dst;
     const int h = int(i - row * num_heads), kind = row < num_rows.src ? 0 : row < end_dst ? 1 : 2;
@@ -118,8 +118,8 @@ template <class T> struct SoftmaxStats {
 // Step 1: returns the softmax of the in-edges of a piece. Unless `target` is null, stores the largest logit in
 // target[0] and the sum of exp(logit - largest) in target[stride].
 template <class T, class I>
-__device__ SoftmaxStats<T> softmax_of_piece(const HeadEdges<T, I>& edges, const HeadLanes& lanes, T* target,
-                                            int stride) {
+__device__ SoftmaxStats<T> compute_piece_softmax(const HeadEdges<T, I>& edges, const HeadLaneLayout& lanes, T* target,
+                                                 int stride) {
     const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
     T largest = lowest;
     for (int e = lanes.slot(); e < edges.size; e += lanes.slots()) {
@@ -143,16 +143,16 @@ __device__ SoftmaxStats<T> softmax_of_piece(const HeadEdges<T, I>& edges, const 
 
 // Step 2: sums alpha x over the in-edges of a piece for a lane's columns of x, whose rows have `width` elements.
 template <int n, class S, class I>
-__device__ Pack<Compute<S>, n> sum_of_sources(const HeadEdges<Compute<S>, I>& edges, const HeadLanes& lanes,
-                                              const SoftmaxStats<Compute<S>>& softmax, const S* x, int width,
-                                              bool lane_active) {
+__device__ Pack<Compute<S>, n> sum_weighted_sources(const HeadEdges<Compute<S>, I>& edges, const HeadLaneLayout& lanes,
+                                                    const SoftmaxStats<Compute<S>>& softmax, const S* x, int width,
+                                                    bool lane_active) {
     using T = Compute<S>;
     Sum<T> sum[n];
-    each_position<Source<I>>(
+    for_each_position<SourceItem<I>>(
         lanes.all(), edges.piece.size, lane_active, [&](int e) { return edges.source(e); },
-        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int k) {
+        [&](const SourceItem<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int k) {
             Pack<S, n> values[unroll];
-            load_rows(x, width, items, valid, values);
+            load_item_rows(x, width, items, valid, values);
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 T alpha = T(0);
@@ -194,7 +194,7 @@ template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(THREADS, forward_blocks_per_sm<S, I, concat>)
 gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, int dim_head,
             const Scores<Compute<S>, I> scores, const Activation<Compute<S>> act, const RowPartition<I> partition,
-            const HeadLanes lanes, long long num_positions, Compute<S>* stats, Compute<S>* stats_overflow,
+            const HeadLaneLayout lanes, long long num_positions, Compute<S>* stats, Compute<S>* stats_overflow,
             Compute<S>* __restrict__ softmax_scores, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
@@ -214,8 +214,8 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
         SoftmaxStats<T> softmax{};
         if (steps & STATISTICS_STEP) {
             const bool writes = stats != nullptr && h < num_heads && s < end && chunk == 0 && lanes.slot() == 0;
-            T* const target = writes ? partition.target(s, 2 * num_heads, stats, stats_overflow) + h : nullptr;
-            softmax = softmax_of_piece(edges, lanes, target, num_heads);
+            T* const target = writes ? partition.output_address(s, 2 * num_heads, stats, stats_overflow) + h : nullptr;
+            softmax = compute_piece_softmax(edges, lanes, target, num_heads);
         } else if (edges.size > 0) {
             const T* const of_row = stats + (long long)(piece.row) * 2 * num_heads + h;
             softmax = {of_row[0], of_row[num_heads]};
@@ -230,7 +230,8 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
             target[num_heads * num_positions] = softmax.alpha(target[0]);
         }
         const bool inside = h < num_heads && column < dim_head;
-        const Pack<T, n> sum = sum_of_sources<n>(edges, lanes, softmax, x + h * dim_head + column, stride, inside);
+        const Pack<T, n> sum = sum_weighted_sources<n>(edges, lanes, softmax, x + h * dim_head + column, stride,
+                                                       inside);
         if constexpr (concat) {
             if (inside && s < end && lanes.all().position() == 0) {
                 store_columns<S, I, n>(partition, s, width, h * dim_head + column, sum, out, overflow);
@@ -244,7 +245,7 @@ gat_forward(int steps, long long begin, long long end, const S* __restrict__ x, 
     }
     const bool writes = !concat && (steps & OUTPUT_STEP) && s < end && column < dim_head;
     if (writes && lanes.head() == 0 && lanes.all().position() == 0) {
-        store_columns<S, I, n>(partition, s, width, column, quotients(means, T(num_heads)), out, overflow);
+        store_columns<S, I, n>(partition, s, width, column, divide_sums(means, T(num_heads)), out, overflow);
     }
 }
 
@@ -254,7 +255,7 @@ template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S
 
 // Computes out[row] = sum of alpha_dot x + alpha x_dot over the row's positions, for second derivatives. Heads are
 // concatenated if `concat`, else averaged.
-//   records     alpha_dot and alpha of every position and head (see InEdges)
+//   records     alpha_dot and alpha of every position and head (see InEdgeRecords)
 //   x, x_dot    embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
 //   partition   positions by destination
 //   indices     source of every position
@@ -262,21 +263,21 @@ template <class S, bool concat> constexpr int aggregate_blocks_per_sm = sizeof(S
 //   overflow    out_dot of every part, written
 template <class S, class I, bool wide, bool concat>
 __global__ void __launch_bounds__(THREADS, aggregate_blocks_per_sm<S, concat>)
-gat_aggregate(const Compute<S>* __restrict__ records, const S* __restrict__ x, const S* __restrict__ x_dot,
-              const RowPartition<I> partition, const I* __restrict__ indices, int num_heads, int dim_head,
-              const Lanes lanes, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
+gat_output_tangent(const Compute<S>* __restrict__ records, const S* __restrict__ x, const S* __restrict__ x_dot,
+                   const RowPartition<I> partition, const I* __restrict__ indices, int num_heads, int dim_head,
+                   const LaneLayout lanes, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
-    using Records = InEdges<T, I, true>;
+    using Records = InEdgeRecords<T, I, true>;
     constexpr int n = pack_elements<S, wide>;
     const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
-    const TilePosition<n> place(lanes, width);
+    const LaneAssignment<n> place(lanes, width);
     const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
     Sum<T> sum[n];
-    each_position<Source<I>>(
-        lanes, piece.size, inside, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
-        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int k) {
+    for_each_position<SourceItem<I>>(
+        lanes, piece.size, inside, [&](int e) { return SourceItem<I>{indices[piece.begin + I(e)]}; },
+        [&](const SourceItem<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int k) {
             Pack<T, n> terms[unroll] = {};
 #pragma unroll 1
             for (int h = 0; h < heads; h++) {
@@ -294,7 +295,7 @@ gat_aggregate(const Compute<S>* __restrict__ records, const S* __restrict__ x, c
                     for (int u = 0; u < unroll; u++) {
                         factor[u] = valid[u] ? c[e[u] * num_heads * Records::per_edge] : T(0);
                     }
-                    load_rows(embedding + place.column + h * dim_head, stride, items, valid, values);
+                    load_item_rows(embedding + place.column + h * dim_head, stride, items, valid, values);
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
 #pragma unroll
@@ -319,11 +320,11 @@ gat_aggregate(const Compute<S>* __restrict__ records, const S* __restrict__ x, c
 }
 
 // A position and the corresponding row of g.
-template <class I> struct Cotangent {
+template <class I> struct GradientRowItem {
     I row;
     I position;
 
-    __device__ Cotangent of_lane(int lane, int lanes) const {
+    __device__ GradientRowItem shuffle_from_lane(int lane, int lanes) const {
         return {__shfl_sync(0xffffffffu, row, lane, lanes), __shfl_sync(0xffffffffu, position, lane, lanes)};
     }
 };
@@ -334,7 +335,7 @@ constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int
 // Computes the gradient of an embedding. With the record c of a position and head and the sums C of the records over
 // the positions of a row: out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_dot[h] C_2, and sums[row] = C_1 and, if
 // `second`, C_2.
-//   records        records of every position and head (see InEdges)
+//   records        records of every position and head (see InEdgeRecords)
 //   g              gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   partition      positions by source, by destination or by edge row
 //   order          position of every entry of a row; null: the entry itself
@@ -343,25 +344,25 @@ constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int
 //   target         weights, and gradient of the rows, written
 template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, to_rows_blocks_per_sm<S, I>)
-gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, const RowPartition<I> partition,
-            const I* __restrict__ order, const I* __restrict__ destinations, int num_heads, int dim_head,
-            int concat_heads, const Lanes lanes, const RowGradient<S> target) {
+gat_embedding_gradient(const Compute<S>* __restrict__ records, const S* __restrict__ g, const RowPartition<I> partition,
+                       const I* __restrict__ order, const I* __restrict__ destinations, int num_heads, int dim_head,
+                       int concat_heads, const LaneLayout lanes, const EmbeddingGradientTarget<S> target) {
     using T = Compute<S>;
-    constexpr int n = pack_elements<S, wide>, per_edge = InEdges<T, I, second>::per_edge;
+    constexpr int n = pack_elements<S, wide>, per_edge = InEdgeRecords<T, I, second>::per_edge;
     const int width = num_heads * dim_head;
-    const TilePosition<n> place(lanes, width);
+    const LaneAssignment<n> place(lanes, width);
     const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     const int h = place.column / dim_head, within = place.column - h * dim_head;
     const int g_width = concat_heads ? width : dim_head, g_column = concat_heads ? place.column : within;
     Sum<T> of_g[n], of_1, of_2;
-    each_position<Cotangent<I>>(
+    for_each_position<GradientRowItem<I>>(
         lanes, piece.size, inside,
         [&](int e) {
             const I p = order == nullptr ? piece.begin + I(e) : order[piece.begin + I(e)];
-            return Cotangent<I>{g == nullptr ? I(0) : destinations[p], p};
+            return GradientRowItem<I>{g == nullptr ? I(0) : destinations[p], p};
         },
-        [&](const Cotangent<I>(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
+        [&](const GradientRowItem<I>(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
             Pack<T, per_edge> c[unroll];
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
@@ -372,7 +373,7 @@ gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, con
             }
             if (g != nullptr) {
                 Pack<S, n> values[unroll];
-                load_rows(g + g_column, g_width, items, valid, values);
+                load_item_rows(g + g_column, g_width, items, valid, values);
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
 #pragma unroll
@@ -395,8 +396,8 @@ gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, con
     }
     if (target.sums != nullptr && within == 0) {
         constexpr int orders = second ? 2 : 1;
-        T* const to = partition.target(place.piece, orders * num_heads, target.sums, target.sums_overflow);
-        store_of_head<orders>(to, num_heads, h, c_1, c_2);
+        T* const to = partition.output_address(place.piece, orders * num_heads, target.sums, target.sums_overflow);
+        store_head_sums<orders>(to, num_heads, h, c_1, c_2);
     }
     if (target.out != nullptr) {
 #pragma unroll
@@ -413,9 +414,10 @@ gat_to_rows(const Compute<S>* __restrict__ records, const S* __restrict__ g, con
 // positions are skipped. Without offsets, every row has one position. A block processes 32 columns.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
-gat_weights(const Compute<S>* __restrict__ sums, int per, const ByEmbedding<const S*> x, const ByEmbedding<const S*> x_dot,
-            const ByEmbedding<const I*> offsets, const ByEmbedding<long long> num_rows, int num_kinds, int num_heads,
-            int dim_head, Compute<S>* __restrict__ parts) {
+gat_weight_gradient_parts(const Compute<S>* __restrict__ sums, int per, const SrcDstEdgeValues<const S*> x,
+                          const SrcDstEdgeValues<const S*> x_dot, const SrcDstEdgeValues<const I*> offsets,
+                          const SrcDstEdgeValues<long long> num_rows, int num_kinds, int num_heads, int dim_head,
+                          Compute<S>* __restrict__ parts) {
     using T = Compute<S>;
     __shared__ T shared[8][32];
     const int width = num_heads * dim_head;

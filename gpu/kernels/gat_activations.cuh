@@ -9,12 +9,13 @@ template <class T> struct Activation {
     T negative_slope;
 
     __device__ static bool positive(T x) { return !(x <= T(0)); }
-    // First and second derivatives of the sigmoid s: bell = s (1 - s) and bell_slope = -bell (2 s - 1).
-    __device__ static T bell(T x) {
+    // First and second derivatives of the sigmoid s: sigmoid_slope = s (1 - s) and sigmoid_curvature = -sigmoid_slope
+    // (2 s - 1).
+    __device__ static T sigmoid_slope(T x) {
         const T e = exp(-fabs(x));
         return e / ((T(1) + e) * (T(1) + e));
     }
-    __device__ static T bell_slope(T x) { return -bell(x) * tanh(x / T(2)); }
+    __device__ static T sigmoid_curvature(T x) { return -sigmoid_slope(x) * tanh(x / T(2)); }
 
     __device__ T value(T x) const {
         switch (kind) {
@@ -36,7 +37,7 @@ template <class T> struct Activation {
     }
 
     // Returns the first derivative at x times t.
-    __device__ T slope(T x, T t) const {
+    __device__ T slope_times(T x, T t) const {
         switch (kind) {
         case activation_relu:
             return positive(x) ? t : T(0);
@@ -45,23 +46,23 @@ template <class T> struct Activation {
         case activation_elu:
             return positive(x) ? t : exp(x) * t;
         case activation_sigmoid:
-            return bell(x) * t;
+            return sigmoid_slope(x) * t;
         case activation_tanh:
-            return T(4) * bell(T(2) * x) * t;
+            return T(4) * sigmoid_slope(T(2) * x) * t;
         default:
             return t;
         }
     }
 
     // Returns the second derivative at x times t.
-    __device__ T curvature(T x, T t) const {
+    __device__ T curvature_times(T x, T t) const {
         switch (kind) {
         case activation_elu:
             return positive(x) ? T(0) : exp(x) * t;
         case activation_sigmoid:
-            return bell_slope(x) * t;
+            return sigmoid_curvature(x) * t;
         case activation_tanh:
-            return T(8) * bell_slope(T(2) * x) * t;
+            return T(8) * sigmoid_curvature(T(2) * x) * t;
         default:
             return T(0);
         }

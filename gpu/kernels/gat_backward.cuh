@@ -15,7 +15,7 @@ template <class T> struct Softmax {
 // Outputs for the gradient of the rows of an embedding. The gradient contains a C_1 + a_dot C_2, where C_1 and, for
 // second derivatives, C_2 are the sums of grad_score and grad_score_dot over a row's positions. The array `sums`
 // receives C_1 and C_2, as a (1 or 2, num_heads) block for each row. The overflow arrays contain a row for each part.
-template <class S> struct RowGradient {
+template <class S> struct EmbeddingGradientTarget {
     const Compute<S>* a;
     const Compute<S>* a_dot;
     S* out;
@@ -25,14 +25,14 @@ template <class S> struct RowGradient {
 };
 
 // Means over the in-edges of a row, for one head.
-template <class T> struct Means {
+template <class T> struct RowMeans {
     T u;
     T logit_dot;
     T t;
 };
 
 // Quantities for one position and head, from which derivatives are computed.
-template <class T> struct EdgeTerms {
+template <class T> struct EdgeDerivativeTerms {
     T alpha;
     T score;
     T score_dot;
@@ -45,7 +45,7 @@ template <class T> struct EdgeTerms {
 
 // The in-edges of a piece for one head, and their records: alpha and grad_score or, for second derivatives, alpha_dot,
 // grad_score, grad_score_dot and alpha. Until step 3, u and (for second derivatives) u_dot are at `u_at` of a record.
-template <class T, class I, bool second> struct InEdges {
+template <class T, class I, bool second> struct InEdgeRecords {
     static constexpr int per_edge = second ? 4 : 2, alpha_at = second ? 3 : 0, u_at = second ? 0 : 1;
 
     HeadEdges<T, I> head;
@@ -53,7 +53,7 @@ template <class T, class I, bool second> struct InEdges {
     T* records;
     bool has_g;  // if false, u and u_dot are zero
 
-    __device__ T* record(int e) const {
+    __device__ T* get_record(int e) const {
         return records + (((long long)(head.piece.begin) + e) * head.scores.num_heads + head.h) * per_edge;
     }
     __device__ T score_dot(int e) const { return scores_dot.score(head.piece.begin + I(e), head.piece.row, head.h); }
@@ -64,13 +64,13 @@ template <class T, class I, bool second> struct InEdges {
         const T* const stats = softmax.stats + (long long)(head.piece.row) * 2 * head.scores.num_heads + head.h;
         return exp(head.logit(e) - stats[0]) / stats[head.scores.num_heads];
     }
-    __device__ EdgeTerms<T> terms(int e, const Means<T>& means) const {
-        const T* const from = record(e);
-        EdgeTerms<T> terms{from[alpha_at], head.score(e)};
+    __device__ EdgeDerivativeTerms<T> compute_terms(int e, const RowMeans<T>& means) const {
+        const T* const from = get_record(e);
+        EdgeDerivativeTerms<T> terms{from[alpha_at], head.score(e)};
         terms.delta = has_g ? from[u_at] - means.u : T(0);
         if constexpr (second) {
             terms.score_dot = score_dot(e);
-            terms.gamma = head.act.slope(terms.score, terms.score_dot) - means.logit_dot;
+            terms.gamma = head.act.slope_times(terms.score, terms.score_dot) - means.logit_dot;
             terms.u_dot = has_g ? from[u_at + 1] : T(0);
         }
         return terms;
@@ -80,8 +80,8 @@ template <class T, class I, bool second> struct InEdges {
 // Writes u and, if `second`, u_dot of the in-edges of a piece to their records; x_dot may be null. `g` is the gradient
 // of the piece's row and head.
 template <int n, class S, class I, bool second>
-__device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadLanes& lanes, const S* g, const S* x,
-                        const S* x_dot, int dim_head, int concat_heads) {
+__device__ void write_u(const InEdgeRecords<Compute<S>, I, second>& edges, const HeadLaneLayout& lanes, const S* g,
+                        const S* x, const S* x_dot, int dim_head, int concat_heads) {
     using T = Compute<S>;
     const int num_heads = edges.head.scores.num_heads, width = num_heads * dim_head;
     const int first = n * lanes.of_head().column();
@@ -90,9 +90,9 @@ __device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadL
     if (lane_active && edges.head.piece.size > 0 && first < dim_head) {
         first_g = load_pack<n>(g + first);
     }
-    each_position<Source<I>>(
+    for_each_position<SourceItem<I>>(
         lanes.all(), edges.head.piece.size, lane_active, [&](int e) { return edges.head.source(e); },
-        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
+        [&](const SourceItem<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
 #pragma unroll
             for (int pair = 0; pair < (second ? 2 : 1); pair++) {
                 const S* const values = pair == 0 ? x : x_dot;
@@ -104,7 +104,7 @@ __device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadL
                     if (c != first && valid[0]) {
                         own_g = load_pack<n>(g + c);
                     }
-                    load_rows(values + edges.head.h * dim_head + c, width, items, valid, rows);
+                    load_item_rows(values + edges.head.h * dim_head + c, width, items, valid, rows);
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
                         T sum = T(0);
@@ -124,7 +124,7 @@ __device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadL
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {
                     if (valid[u] && lanes.of_head().column() == 0) {
-                        edges.record(e[u])[edges.u_at + pair] = u_of[u] / (concat_heads ? T(1) : T(num_heads));
+                        edges.get_record(e[u])[edges.u_at + pair] = u_of[u] / (concat_heads ? T(1) : T(num_heads));
                     }
                 }
             }
@@ -133,14 +133,15 @@ __device__ void write_u(const InEdges<Compute<S>, I, second>& edges, const HeadL
 
 // Step 1, after write_u: writes alpha of the in-edges to their records, and returns the means of u and of logit_dot.
 template <class T, class I, bool second>
-__device__ Means<T> write_alpha(const InEdges<T, I, second>& edges, const HeadLanes& lanes, const Softmax<T>& softmax) {
+__device__ RowMeans<T> write_alpha_and_get_means(const InEdgeRecords<T, I, second>& edges, const HeadLaneLayout& lanes,
+                                                 const Softmax<T>& softmax) {
     Sum<T> u, logit_dot;
     int k = 0;
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
         const T alpha = edges.alpha(softmax, e);
-        edges.record(e)[edges.alpha_at] = alpha;
-        u.add(edges.has_g ? alpha * edges.record(e)[edges.u_at] : T(0), k);
-        logit_dot.add(second ? alpha * edges.head.act.slope(edges.head.score(e), edges.score_dot(e)) : T(0), k);
+        edges.get_record(e)[edges.alpha_at] = alpha;
+        u.add(edges.has_g ? alpha * edges.get_record(e)[edges.u_at] : T(0), k);
+        logit_dot.add(second ? alpha * edges.head.act.slope_times(edges.head.score(e), edges.score_dot(e)) : T(0), k);
     }
     const T mean_u = lanes.sum_over_slots(u.value());
     return {mean_u, second ? lanes.sum_over_slots(logit_dot.value()) : T(0), T(0)};
@@ -148,11 +149,12 @@ __device__ Means<T> write_alpha(const InEdges<T, I, second>& edges, const HeadLa
 
 // Step 2: returns the mean of t.
 template <class T, class I>
-__device__ T mean_of_t(const InEdges<T, I, true>& edges, const HeadLanes& lanes, const Means<T>& means) {
+__device__ T compute_mean_t(const InEdgeRecords<T, I, true>& edges, const HeadLaneLayout& lanes,
+                            const RowMeans<T>& means) {
     Sum<T> t;
     int k = 0;
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
-        const EdgeTerms<T> terms = edges.terms(e, means);
+        const EdgeDerivativeTerms<T> terms = edges.compute_terms(e, means);
         t.add(terms.alpha * terms.t(), k);
     }
     return lanes.sum_over_slots(t.value());
@@ -166,20 +168,20 @@ template <class T> struct CotangentSums {
 
 // Step 3: writes the cotangents, and for second derivatives alpha_dot, to the records, and returns their sums.
 template <class T, class I, bool second>
-__device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges, const HeadLanes& lanes,
-                                             const Means<T>& means) {
+__device__ CotangentSums<T> write_cotangents(const InEdgeRecords<T, I, second>& edges, const HeadLaneLayout& lanes,
+                                             const RowMeans<T>& means) {
     const Activation<T>& act = edges.head.act;
     Sum<T> of_score, of_score_dot;
     int k = 0;
     for (int e = lanes.slot(); e < edges.head.size; e += lanes.slots(), k++) {
-        const EdgeTerms<T> terms = edges.terms(e, means);
-        T* const to = edges.record(e);
-        const T grad_score_dot = act.slope(terms.score, terms.alpha * terms.delta);  // grad_score unless `second`
+        const EdgeDerivativeTerms<T> terms = edges.compute_terms(e, means);
+        T* const to = edges.get_record(e);
+        const T grad_score_dot = act.slope_times(terms.score, terms.alpha * terms.delta);  // grad_score unless `second`
         to[edges.u_at + (second ? 2 : 0)] = grad_score_dot;
         of_score_dot.add(grad_score_dot, k);
         if constexpr (second) {
-            const T grad_score = act.slope(terms.score, terms.alpha * (terms.t() - means.t)) +
-                                 act.curvature(terms.score, terms.score_dot * (terms.alpha * terms.delta));
+            const T grad_score = act.slope_times(terms.score, terms.alpha * (terms.t() - means.t)) +
+                                 act.curvature_times(terms.score, terms.score_dot * (terms.alpha * terms.delta));
             to[0] = terms.alpha * terms.gamma;
             to[1] = grad_score;
             of_score.add(grad_score, k);
@@ -191,9 +193,10 @@ __device__ CotangentSums<T> write_cotangents(const InEdges<T, I, second>& edges,
 
 // Writes the gradient of the destination's embedding for one head of piece number s.
 template <int n, class S, class I>
-__device__ void store_destination(const RowPartition<I>& partition, long long s, const HeadEdges<Compute<S>, I>& head,
-                                  const HeadLanes& lanes, int dim_head, const CotangentSums<Compute<S>>& sums,
-                                  const RowGradient<S>& target) {
+__device__ void store_destination_gradient(const RowPartition<I>& partition, long long s,
+                                           const HeadEdges<Compute<S>, I>& head, const HeadLaneLayout& lanes,
+                                           int dim_head, const CotangentSums<Compute<S>>& sums,
+                                           const EmbeddingGradientTarget<S>& target) {
     using T = Compute<S>;
     const int width = head.scores.num_heads * dim_head;
     for (int c = n * lanes.of_head().column(); c < dim_head; c += n << lanes.column_bits) {
@@ -212,12 +215,13 @@ __device__ void store_destination(const RowPartition<I>& partition, long long s,
 
 // Steps of gat_backward: (1) u, alpha and means; (2) the mean of t, for second derivatives; (3) cotangents and their
 // sums. A group of lanes performs all steps for a whole row and some heads. For parts of long rows, the steps are
-// separate launches, between which finish_rows adds the parts' means, because each step needs means over whole rows.
+// separate launches, between which sum_long_row_parts adds the parts' means, because each step needs means over whole
+// rows.
 
 template <class S, class I, bool second>
 constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
 
-// Computes the records of all in-edges (see InEdges) and the gradient of the destination embedding.
+// Computes the records of all in-edges (see InEdgeRecords) and the gradient of the destination embedding.
 //   steps           the steps to perform: ALL_STEPS for whole rows, one of them for the parts of long rows
 //   g               gradient of the output, (num_dst, num_heads or 1, dim_head); null: zero
 //   x, x_dot        embedding of the sources and its tangent, (num_src, num_heads, dim_head); x_dot may be null
@@ -235,8 +239,8 @@ __global__ void __launch_bounds__(THREADS, backward_blocks_per_sm<S, I, second>)
 gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_dot, int dim_head,
              int concat_heads, const Softmax<Compute<S>> softmax, const Scores<Compute<S>, I> scores,
              const Scores<Compute<S>, I> scores_dot, const Activation<Compute<S>> act, const RowPartition<I> partition,
-             const HeadLanes lanes, Compute<S>* records, const Compute<S>* means, Compute<S>* parts_of_means,
-             const RowGradient<S> target) {
+             const HeadLaneLayout lanes, Compute<S>* records, const Compute<S>* means, Compute<S>* parts_of_means,
+             const EmbeddingGradientTarget<S> target) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>, orders = second ? 2 : 1, num_means = second ? 3 : 1;
     const int num_heads = scores.num_heads;
@@ -248,20 +252,20 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
     const bool valid = h < num_heads && s < partition.num_pieces && partition.is_row(s) == whole;
     const bool writes = valid && lanes.slot() == 0;
     const RowChunk<I> piece = partition.piece(s);
-    const InEdges<T, I, second> edges{
+    const InEdgeRecords<T, I, second> edges{
         {scores, act, piece, h, valid ? piece.size : 0}, scores_dot, records, g != nullptr};
     const long long row = piece.row;
     T* const of_part = whole ? nullptr : parts_of_means + (s - partition.num_rows) * num_means * num_heads;
-    Means<T> mean{};
+    RowMeans<T> mean{};
     if (steps & FIRST_STEP) {
         if (g != nullptr) {
             const S* const of_head = g + (concat_heads ? row * num_heads + h : row) * dim_head;
             write_u<n, S, I, second>(edges, lanes, of_head, x, x_dot, dim_head, concat_heads);
         }
         __syncwarp();
-        mean = write_alpha(edges, lanes, softmax);
+        mean = write_alpha_and_get_means(edges, lanes, softmax);
         if (!whole && writes) {
-            store_of_head<num_means>(of_part, num_heads, h, mean.u, mean.logit_dot);
+            store_head_sums<num_means>(of_part, num_heads, h, mean.u, mean.logit_dot);
         }
     } else if (edges.head.size > 0) {
         const T* const of_row = means + row * num_means * num_heads + h;
@@ -271,7 +275,7 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
     }
     if constexpr (second) {
         if (steps & SECOND_STEP) {
-            mean.t = mean_of_t(edges, lanes, mean);
+            mean.t = compute_mean_t(edges, lanes, mean);
             if (!whole && writes) {
                 of_part[2 * num_heads + h] = mean.t;  // step 1 has stored the means of u and logit_dot
             }
@@ -282,10 +286,10 @@ gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const 
     }
     const CotangentSums<T> sums = write_cotangents(edges, lanes, mean);
     if (target.sums != nullptr && writes) {
-        T* const to = partition.target(s, orders * num_heads, target.sums, target.sums_overflow);
-        store_of_head<orders>(to, num_heads, h, sums.grad_score, sums.grad_score_dot);
+        T* const to = partition.output_address(s, orders * num_heads, target.sums, target.sums_overflow);
+        store_head_sums<orders>(to, num_heads, h, sums.grad_score, sums.grad_score_dot);
     }
     if (target.out != nullptr && valid) {
-        store_destination<n, S, I>(partition, s, edges.head, lanes, dim_head, sums, target);
+        store_destination_gradient<n, S, I>(partition, s, edges.head, lanes, dim_head, sums, target);
     }
 }

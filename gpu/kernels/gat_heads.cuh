@@ -24,14 +24,14 @@ template <class T, class I> struct Scores {
 };
 
 // Lanes of gat_forward and gat_backward: first along the columns of a head, then along heads, then along positions.
-struct HeadLanes {
+struct HeadLaneLayout {
     int column_bits;
     int head_bits;
     int position_bits;
 
-    __device__ Lanes of_head() const { return {column_bits, 0}; }
-    __device__ Lanes of_heads() const { return {column_bits, head_bits}; }
-    __device__ Lanes all() const { return {column_bits + head_bits, position_bits}; }
+    __device__ LaneLayout of_head() const { return {column_bits, 0}; }
+    __device__ LaneLayout of_heads() const { return {column_bits, head_bits}; }
+    __device__ LaneLayout all() const { return {column_bits + head_bits, position_bits}; }
     __device__ int head() const { return threadIdx.x >> column_bits & ((1 << head_bits) - 1); }
     // Slots are the numbers of all lanes of a head; computations without columns divide the positions among the slots.
     __device__ int slots() const { return 1 << (column_bits + position_bits); }
@@ -61,7 +61,7 @@ template <class T, class I> struct HeadEdges {
 
     __device__ T score(int e) const { return scores.score(piece.begin + I(e), piece.row, h); }
     __device__ T logit(int e) const { return act.value(score(e)); }
-    __device__ Source<I> source(int e) const { return {scores.indices[piece.begin + I(e)]}; }
+    __device__ SourceItem<I> source(int e) const { return {scores.indices[piece.begin + I(e)]}; }
 };
 
 // Writes a lane's columns of the sum of a piece, for a whole row to `out`, for a part to its overflow row. Overflow
@@ -87,7 +87,7 @@ __device__ void store_columns(const RowPartition<I>& partition, long long s, int
 
 // Writes the sums of one head to a row of shape (count, num_heads).
 template <int count, class T>
-__device__ void store_of_head(T* row, int num_heads, int h, T sum, T second_sum) {
+__device__ void store_head_sums(T* row, int num_heads, int h, T sum, T second_sum) {
 #pragma unroll
     for (int i = 0; i < count; i++) {
         row[i * num_heads + h] = i == 0 ? sum : i == 1 ? second_sum : T(0);

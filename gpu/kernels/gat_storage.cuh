@@ -11,9 +11,9 @@ struct bfloat16 {
     unsigned short bits;
 };
 
-__device__ inline float value_of(bfloat16 stored) { return __uint_as_float((unsigned)(stored.bits) << 16); }
+__device__ inline float to_float32(bfloat16 stored) { return __uint_as_float((unsigned)(stored.bits) << 16); }
 
-__device__ inline bfloat16 rounded_to_bfloat16(float value) {
+__device__ inline bfloat16 round_to_bfloat16(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     bfloat16 rounded;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
@@ -25,7 +25,7 @@ __device__ inline bfloat16 rounded_to_bfloat16(float value) {
 #endif
 }
 
-__device__ inline float value_of(float16 stored) {
+__device__ inline float to_float32(float16 stored) {
 #if defined(__CUDA_ARCH__)
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored.bits));
@@ -40,7 +40,7 @@ __device__ inline float value_of(float16 stored) {
 #endif
 }
 
-__device__ inline float16 rounded_to_float16(float value) {
+__device__ inline float16 round_to_float16(float value) {
 #if defined(__CUDA_ARCH__)
     float16 rounded;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
@@ -70,14 +70,14 @@ template <class S> struct Storage {
 
 template <> struct Storage<float16> {
     using Compute = float;
-    static __device__ float value(float16 stored) { return value_of(stored); }
-    static __device__ float16 rounded(float value) { return rounded_to_float16(value); }
+    static __device__ float value(float16 stored) { return to_float32(stored); }
+    static __device__ float16 rounded(float value) { return round_to_float16(value); }
 };
 
 template <> struct Storage<bfloat16> {
     using Compute = float;
-    static __device__ float value(bfloat16 stored) { return value_of(stored); }
-    static __device__ bfloat16 rounded(float value) { return rounded_to_bfloat16(value); }
+    static __device__ float value(bfloat16 stored) { return to_float32(stored); }
+    static __device__ bfloat16 rounded(float value) { return round_to_bfloat16(value); }
 };
 
 template <class S> using Compute = typename Storage<S>::Compute;

@@ -10,13 +10,13 @@
 #include "gemnet_rows.cuh"
 #include "matrices.cuh"
 
-struct Sizes {
+struct BilinearSizes {
     int spherical;
     int emb_in;
 };
 
 // The edges of a unit and their triplets.
-template <class I> struct Unit {
+template <class I> struct WorkUnit {
     RowChunk<I> piece;
     const I* triplet_offsets;
     const I* atom_order;
@@ -24,7 +24,7 @@ template <class I> struct Unit {
     __device__ int edges() const { return triplet_offsets == nullptr ? 1 : piece.size; }
 
     // Returns the row of edge number j, and the start and number of its triplets.
-    __device__ RowChunk<I> edge(int j) const {
+    __device__ RowChunk<I> get_edge(int j) const {
         if (triplet_offsets == nullptr) {
             return piece;
         }
@@ -34,8 +34,8 @@ template <class I> struct Unit {
     }
 
     // Returns the number after the last of the edges begin, ..., end - 1 that has triplets, or `begin` if none has.
-    __device__ int end_with_triplets(int begin, int end) const {
-        while (end > begin && edge(end - 1).size == 0) {
+    __device__ int find_nonempty_end(int begin, int end) const {
+        while (end > begin && get_edge(end - 1).size == 0) {
             end--;
         }
         return end;
@@ -43,7 +43,7 @@ template <class I> struct Unit {
 };
 
 // Maps positions to triplets (`order`) and triplets to rows of m (`inputs`). A null pointer means the identity.
-template <class I> struct Rows {
+template <class I> struct TripletIndex {
     const I* order;
     const I* inputs;
 
@@ -52,7 +52,7 @@ template <class I> struct Rows {
 };
 
 // Both factors of a sum over triplets, and their derivatives along the cotangents.
-template <class T> struct Pairs {
+template <class T> struct TripletFactors {
     const T* sph;
     const T* sph_dot;
     const T* m;
@@ -63,23 +63,23 @@ template <class T> struct Pairs {
 
 // Minimum number of resident blocks per multiprocessor (__launch_bounds__), a limit on registers that causes no spills.
 constexpr int unit_blocks_per_sm = 16;
-constexpr int radial_blocks_per_sm = 12;  // for gemnet_radial, which needs more registers
+constexpr int radial_blocks_per_sm = 12;  // for gemnet_radial_gradient, which needs more registers
 
 // ---- B and P --------------------------------------------------------------------------------------------------------
 
 // Adds partial sums, each over MOST_IN_ORDER triplets, in a three-level tree, to avoid long chains of additions. Each
 // sum in the first level adds 16 partial sums, each sum in the second level adds 16 sums of the first level, and the
 // third level adds all sums of the second level. Each level stores the rows and columns of every lane in shared memory.
-template <class T, int rows, int cols> struct TripletSum {
+template <class T, int rows, int cols> struct TripletSumTree {
     T* levels;  // null if no edge has more than MOST_IN_ORDER triplets
     int count;  // number of partial sums
 
-    __device__ T* at(int level, int y, int z) const {
+    __device__ T* sum_at(int level, int y, int z) const {
         return levels + ((level * rows + y) * cols + z) * 32 + threadIdx.x;
     }
 
     // Adds partial sum number k.
-    __device__ void add(int k, const T (&sum)[rows][cols]) const {
+    __device__ void add_partial_sum(int k, const T (&sum)[rows][cols]) const {
 #pragma unroll
         for (int y = 0; y < rows; y++) {
 #pragma unroll
@@ -88,7 +88,7 @@ template <class T, int rows, int cols> struct TripletSum {
                 bool full = true;  // whether the sum in the level below is complete
                 for (int level = 0; level < 3 && full; level++) {
                     const int number = k >> 4 * level, in_level = level == 2 ? number : number % 16;
-                    T* const target = at(level, y, z);
+                    T* const target = sum_at(level, y, z);
                     term = in_level == 0 ? term : *target + term;
                     *target = term;
                     full = in_level == 15;
@@ -97,14 +97,14 @@ template <class T, int rows, int cols> struct TripletSum {
         }
     }
 
-    __device__ void finish(T (&sum)[rows][cols]) const {
+    __device__ void compute_total(T (&sum)[rows][cols]) const {
 #pragma unroll
         for (int y = 0; y < rows; y++) {
 #pragma unroll
             for (int z = 0; z < cols; z++) {
-                sum[y][z] = count % 16 != 0 ? *at(0, y, z) : T(0);
-                sum[y][z] = count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z];
-                sum[y][z] = count / 256 != 0 ? *at(2, y, z) + sum[y][z] : sum[y][z];
+                sum[y][z] = count % 16 != 0 ? *sum_at(0, y, z) : T(0);
+                sum[y][z] = count / 16 % 16 != 0 ? *sum_at(1, y, z) + sum[y][z] : sum[y][z];
+                sum[y][z] = count / 256 != 0 ? *sum_at(2, y, z) + sum[y][z] : sum[y][z];
             }
         }
     }
@@ -114,10 +114,11 @@ template <class T, int rows, int cols> struct TripletSum {
 // lane's columns c. Elements beyond the last row or column are set to zero. `levels` is used if the edge has more than
 // MOST_IN_ORDER triplets.
 template <class T, class I, int rows, int cols>
-__device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, const Pairs<T>& pairs, bool dot,
-                             const Rows<I>& order, const RowChunk<I>& edge, int s0, const LaneColumns<cols>& columns,
-                             T* levels, T (&sum)[rows][cols]) {
-    const TripletSum<T, rows, cols> total{levels, (edge.size + MOST_IN_ORDER - 1) / MOST_IN_ORDER};
+__device__ void sum_triplets(const StagedRows<T, rows>& stage, const BilinearSizes& sizes,
+                             const TripletFactors<T>& pairs, bool dot, const TripletIndex<I>& order,
+                             const RowChunk<I>& edge, int s0, const LaneColumns<cols>& columns, T* levels,
+                             T (&sum)[rows][cols]) {
+    const TripletSumTree<T, rows, cols> total{levels, (edge.size + MOST_IN_ORDER - 1) / MOST_IN_ORDER};
     const int num_s = sizes.spherical - s0;
     for (int k = 0; k < total.count; k++) {
         const long long begin = edge.begin + k * MOST_IN_ORDER;
@@ -139,11 +140,11 @@ __device__ void sum_triplets(const Stage<T, rows>& stage, const Sizes& sizes, co
             }
         }
         if (total.count > 1) {
-            total.add(k, sum);
+            total.add_partial_sum(k, sum);
         }
     }
     if (total.count > 1) {
-        total.finish(sum);
+        total.compute_total(sum);
     }
     columns.clear_beyond(num_s, sum);
 }
@@ -157,8 +158,8 @@ template <class T, int cols> struct UnitSum {
     // Takes the terms of rows x, x + 1, ...; row x + u starts `offset[u]` bytes after p. If `add`, adds the terms to
     // the terms of earlier edges; if `last`, writes the sums to p.
     template <int count>
-    __device__ void take(int x, const LaneColumns<cols>& columns, const long long (&offset)[count], bool add, bool last,
-                         T (&values)[count][cols]) const {
+    __device__ void add_edge_terms(int x, const LaneColumns<cols>& columns, const long long (&offset)[count], bool add,
+                                   bool last, T (&values)[count][cols]) const {
         T* const own = sums + 32 * cols * x;
         if (add) {
 #pragma unroll
@@ -170,7 +171,7 @@ template <class T, int cols> struct UnitSum {
             }
         }
         if (last) {
-            columns.store(p, offset, add_to_p, values);
+            columns.store_or_add(p, offset, add_to_p, values);
             return;
         }
 #pragma unroll
@@ -183,10 +184,10 @@ template <class T, int cols> struct UnitSum {
     }
 
     // Sets `count` rows of p to zero.
-    __device__ void clear(const LaneColumns<cols>& columns, int count) const {
+    __device__ void zero_rows(const LaneColumns<cols>& columns, int count) const {
         T zeros[1][cols] = {};
         for (int x = 0; x < count; x++) {
-            columns.store(p, {(long long)(x) * (columns.width * int(sizeof(T)))}, false, zeros);
+            columns.store_or_add(p, {(long long)(x) * (columns.width * int(sizeof(T)))}, false, zeros);
         }
     }
 };
@@ -195,32 +196,32 @@ template <class T, int cols> struct UnitSum {
 // INTERM rows of p for the columns of its lanes: it sums 16 edges in shared memory at a time, and adds these sums in p.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
-gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
-                const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
-                const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
-                const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
-                long long first, int interm, int spherical, int emb_in, T* p) {
+gemnet_unit_sums(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
+                 const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
+                 const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
+                 const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
+                 long long first, int interm, int spherical, int emb_in, T* p) {
     __shared__ __align__(16) T left[step * rows];
     __shared__ __align__(16) long long offsets[2 * step];
     __shared__ T sums[INTERM * cols * 32];
     extern __shared__ double levels[];
-    const Stage<T, rows> stage{left, offsets};
-    const Sizes sizes{spherical, emb_in};
-    const Pairs<T> pairs{sph, sph_dot, m, m_dot};
-    const Rows<I> order{triplet_order, inputs};
+    const StagedRows<T, rows> stage{left, offsets};
+    const BilinearSizes sizes{spherical, emb_in};
+    const TripletFactors<T> pairs{sph, sph_dot, m, m_dot};
+    const TripletIndex<I> order{triplet_order, inputs};
     const unsigned col_tiles = (emb_in + 32 * cols - 1) / (32 * cols);
     const unsigned tiles = col_tiles * ((interm + INTERM - 1) / INTERM);
     const int i0 = int(blockIdx.x % tiles / col_tiles) * INTERM, num_i = min(INTERM, interm - i0);
     const LaneColumns<cols> columns{int(blockIdx.x % col_tiles) * 32 * cols + int(threadIdx.x), emb_in};
     const long long s = blockIdx.x / tiles;
-    const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
+    const WorkUnit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
     const int first_dot = r_dot == nullptr, end_dot = r != nullptr && pairs.varied() ? 2 : 1;
     UnitSum<T, cols> total{sums + threadIdx.x, p + (s * interm + i0) * emb_in, false};
     for (int j0 = 0; j0 == 0 || j0 < unit.edges(); j0 += 16) {
-        const int end = first_dot < end_dot ? unit.end_with_triplets(j0, min(j0 + 16, unit.edges())) : j0;
+        const int end = first_dot < end_dot ? unit.find_nonempty_end(j0, min(j0 + 16, unit.edges())) : j0;
         bool add = false;
         for (int j = j0; j < end; j++) {
-            const RowChunk<I> edge = unit.edge(j);
+            const RowChunk<I> edge = unit.get_edge(j);
             for (int dot = first_dot; dot < end_dot && edge.size > 0; dot++) {
                 const T* const radial = (dot ? r : r_dot) + ((long long)(edge.row) * interm + i0) * spherical;
                 for (int s0 = 0; s0 < spherical; s0 += rows) {
@@ -232,8 +233,8 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
                         stage.load(
                             here, spherical - s0, radial + i * spherical + s0, [&](int x) { return x * spherical; },
                             [&](int x) { return (long long)(i + x) * emb_in; });
-                        stage.multiply(here, b, [&](int x, auto& values, const auto& offset) {
-                            total.take(i + x, columns, offset, add, last, values);
+                        stage.for_each_product(here, b, [&](int x, auto& values, const auto& offset) {
+                            total.add_edge_terms(i + x, columns, offset, add, last, values);
                         });
                     }
                     add = true;
@@ -241,7 +242,7 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
             }
         }
         if (end == j0 && j0 == 0) {
-            total.clear(columns, num_i);
+            total.zero_rows(columns, num_i);
         }
         total.add_to_p = total.add_to_p || add;
     }
@@ -253,27 +254,28 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
 // its derivative. The gradient has a row for each unit if `by_unit`, else for each edge.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, radial_blocks_per_sm)
-gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph,
-              const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
-              const RowPartition<I> partition, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
-              const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
-              int spherical, int emb_in, int by_unit, T* out) {
+gemnet_radial_gradient(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph,
+                       const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
+                       const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
+                       const I* __restrict__ atom_order, const I* __restrict__ triplet_order,
+                       const I* __restrict__ inputs, long long first, int interm, int spherical, int emb_in,
+                       int by_unit, T* out) {
     using Product = RowProduct<T, rows, cols>;
     __shared__ __align__(16) T left[step * rows];
     __shared__ __align__(16) long long offsets[2 * step];
     __shared__ __align__(16) T rows_of_q[step * Product::pitch];
     __shared__ __align__(16) T rows_of_b[rows * Product::pitch];
     extern __shared__ double levels[];
-    const Stage<T, rows> stage{left, offsets};
-    const Sizes sizes{spherical, emb_in};
-    const Pairs<T> pairs{sph, sph_dot, m, m_dot};
-    const Rows<I> order{triplet_order, inputs};
+    const StagedRows<T, rows> stage{left, offsets};
+    const BilinearSizes sizes{spherical, emb_in};
+    const TripletFactors<T> pairs{sph, sph_dot, m, m_dot};
+    const TripletIndex<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
     const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
-    const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
+    const WorkUnit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
-        const RowChunk<I> edge = unit.edge(j);
+        const RowChunk<I> edge = unit.get_edge(j);
         T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
         const bool any = edge.size > 0 && (outer != nullptr || outer_dot != nullptr);
         for (int i = int(threadIdx.x); !any && i < size; i += 32) {
@@ -287,9 +289,9 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
                     const T* const outputs = dot ? outer : outer_dot;
                     for (int i0 = 0; outputs != nullptr && i0 < interm; i0 += step) {
                         const int here = min(step, interm - i0);
-                        Copies copies;
+                        AsyncCopies copies;
                         __syncwarp();  // no lane still reads the rows of the previous step
-                        Product::begin_first(
+                        Product::begin_first_factor_copy(
                             copies, outputs, c0, emb_in,
                             [&](int x) { return (long long)(i0 + min(x, here - 1)) * (emb_in * int(sizeof(T))); },
                             rows_of_q);
@@ -297,13 +299,13 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
                             T b[rows][cols];
                             sum_triplets(stage, sizes, pairs, dot, order, edge, s0, columns,
                                          reinterpret_cast<T*>(levels), b);
-                            Product::store_second(b, rows_of_b);
+                            Product::store_second_factor(b, rows_of_b);
                         }
                         copies.wait();
                         __syncwarp();
                         Product product;
                         product.multiply(rows_of_q, rows_of_b);
-                        product.each(here, spherical - s0, [&](int x, int y, T sum) {
+                        product.for_each_element(here, spherical - s0, [&](int x, int y, T sum) {
                             T* const to = target + (i0 + x) * spherical + s0 + y;
                             *to = add ? *to + sum : sum;
                         });
@@ -316,13 +318,13 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
 }
 
 // Writes gradients of sph and m for the triplets of an edge.
-template <class T, class I, int rows, int cols> struct TripletGradients {
+template <class T, class I, int rows, int cols> struct TripletGradientWriter {
     using Product = RowProduct<T, rows, cols>;
-    Stage<T, rows> stage;
+    StagedRows<T, rows> stage;
     T* rows_of_m;
     T* rows_of_g;
     long long* offsets_of_m;  // byte offsets of `step` rows of m
-    Rows<I> order;
+    TripletIndex<I> order;
     T* grad_sph;  // grad_sph and grad_m may be null
     T* grad_m;
 
@@ -340,15 +342,15 @@ template <class T, class I, int rows, int cols> struct TripletGradients {
             stage.load(
                 here, num_s, sph == nullptr ? nullptr : sph + s0, [&](int x) { return triplet(x) * spherical; },
                 [&](int x) { return triplet(x) * columns.width; });
-            Copies copies;
+            AsyncCopies copies;
             if (grad_sph != nullptr && m != nullptr) {
-                Product::begin_first(
+                Product::begin_first_factor_copy(
                     copies, m, c0, columns.width, [&](int x) { return offsets_of_m[x]; }, rows_of_m);
-                Product::store_second(g_rows, rows_of_g);
+                Product::store_second_factor(g_rows, rows_of_g);
             }
             if (grad_m != nullptr && sph != nullptr) {
-                stage.multiply(here, g_rows, [&](int, auto& values, const auto& offset) {
-                    columns.store(grad_m, offset, add || s0 > 0, values);
+                stage.for_each_product(here, g_rows, [&](int, auto& values, const auto& offset) {
+                    columns.store_or_add(grad_m, offset, add || s0 > 0, values);
                 });
             }
             if (grad_sph != nullptr && m != nullptr) {
@@ -356,8 +358,8 @@ template <class T, class I, int rows, int cols> struct TripletGradients {
                 __syncwarp();
                 Product product;
                 product.multiply(rows_of_m, rows_of_g);
-                product.each(here, num_s, [&](int x, int y, T sum) {
-                    T* const to = advance(grad_sph + s0 + y, stage.offsets[x]);
+                product.for_each_element(here, num_s, [&](int x, int y, T sum) {
+                    T* const to = offset_by_bytes(grad_sph + s0 + y, stage.offsets[x]);
                     *to = add || c0 > 0 ? *to + sum : sum;
                 });
             }
@@ -370,27 +372,27 @@ template <class T, class I, int rows, int cols> struct TripletGradients {
 // each triplet.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
-gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r,
-                const T* __restrict__ r_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
-                const T* __restrict__ m, const T* __restrict__ m_dot, const RowPartition<I> partition,
-                const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
-                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
-                int spherical, int emb_in, T* grad_sph, T* grad_m) {
+gemnet_triplet_gradients(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r,
+                         const T* __restrict__ r_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
+                         const T* __restrict__ m, const T* __restrict__ m_dot, const RowPartition<I> partition,
+                         const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
+                         const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
+                         int spherical, int emb_in, T* grad_sph, T* grad_m) {
     using Product = RowProduct<T, rows, cols>;
     __shared__ __align__(16) T left[step * rows];
     __shared__ __align__(16) long long offsets[2 * step];
     __shared__ __align__(16) T rows_of_m[step * Product::pitch];
     __shared__ __align__(16) T rows_of_g[rows * Product::pitch];
     __shared__ long long offsets_of_m[step];
-    const Stage<T, rows> stage{left, offsets};
-    const Pairs<T> pairs{sph, sph_dot, m, m_dot};
-    const Rows<I> order{triplet_order, inputs};
+    const StagedRows<T, rows> stage{left, offsets};
+    const TripletFactors<T> pairs{sph, sph_dot, m, m_dot};
+    const TripletIndex<I> order{triplet_order, inputs};
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
-    const Unit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
-    const TripletGradients<T, I, rows, cols> gradients{
+    const WorkUnit<I> unit{partition.piece(first + s), triplet_offsets, atom_order};
+    const TripletGradientWriter<T, I, rows, cols> gradients{
         stage, rows_of_m, rows_of_g, offsets_of_m, order, grad_sph, grad_m};
     for (int j = 0; j < unit.edges(); j++) {
-        const RowChunk<I> edge = unit.edge(j);
+        const RowChunk<I> edge = unit.get_edge(j);
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += 32 * cols) {
             const LaneColumns<cols> columns{c0 + int(threadIdx.x), emb_in};
             for (int s0 = 0; s0 < spherical; s0 += rows) {
@@ -420,14 +422,14 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
 // out[s] = values[row of unit s if `by_row`, else s] if the unit has triplets, else 0; one warp per unit.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
-gemnet_select(const T* values, const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
-              const I* __restrict__ atom_order, int by_row, int width, T* out) {
+gemnet_mask_units(const T* values, const RowPartition<I> partition, const I* __restrict__ triplet_offsets,
+                  const I* __restrict__ atom_order, int by_row, int width, T* out) {
     const long long s = (long long)(blockIdx.x) * 4 + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const Unit<I> unit{partition.piece(s), triplet_offsets, atom_order};
+    const WorkUnit<I> unit{partition.piece(s), triplet_offsets, atom_order};
     bool any = false;
     for (int j = lane; s < partition.num_pieces && j < unit.edges(); j += 32) {
-        any = any || unit.edge(j).size > 0;
+        any = any || unit.get_edge(j).size > 0;
     }
     any = __any_sync(0xffffffffu, any);
     for (int j = lane; s < partition.num_pieces && j < width; j += 32) {
@@ -442,13 +444,13 @@ gemnet_select(const T* values, const RowPartition<I> partition, const I* __restr
 // of r determine its fast axis. A pair is (sph, R_dot), (sph_dot, R) or (g, R_dot), see gpu/gemnet.py.
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
-gemnet_embed(const T* __restrict__ left, const T* __restrict__ r, const T* __restrict__ left_1,
-             const T* __restrict__ r_1, const RowPartition<I> partition, const I* __restrict__ triplet_order,
-             long long first, int num_y, int num_x, int y_stride, int x_stride, T* out) {
+gemnet_embed_triplets(const T* __restrict__ left, const T* __restrict__ r, const T* __restrict__ left_1,
+                      const T* __restrict__ r_1, const RowPartition<I> partition, const I* __restrict__ triplet_order,
+                      long long first, int num_y, int num_x, int y_stride, int x_stride, T* out) {
     __shared__ __align__(16) T loaded[step * rows];
     __shared__ __align__(16) long long offsets[2 * step];
-    const Stage<T, rows> stage{loaded, offsets};
-    const Rows<I> order{triplet_order, nullptr};
+    const StagedRows<T, rows> stage{loaded, offsets};
+    const TripletIndex<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
     const RowChunk<I> edge = partition.piece(first + s);
     for (int c0 = 0; c0 < num_y; c0 += 32 * cols) {
@@ -473,8 +475,8 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ r, const T* __res
                     stage.load(
                         here, num_x - x0, values + x0, [&](int x) { return triplet(x) * num_x; },
                         [&](int x) { return triplet(x) * num_y; });
-                    stage.multiply(here, factor, [&](int, auto& sums, const auto& offset) {
-                        columns.store(out, offset, add, sums);
+                    stage.for_each_product(here, factor, [&](int, auto& sums, const auto& offset) {
+                        columns.store_or_add(out, offset, add, sums);
                     });
                 }
             }
@@ -485,12 +487,13 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ r, const T* __res
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
 template <class T, class I, int rows, int cols>
 __global__ void __launch_bounds__(32, unit_blocks_per_sm)
-gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const RowPartition<I> partition,
-             const I* __restrict__ triplet_order, long long first, int num_y, int num_z, T* __restrict__ out) {
+gemnet_sum_outer_products(const T* __restrict__ left, const T* __restrict__ right, const RowPartition<I> partition,
+                          const I* __restrict__ triplet_order, long long first, int num_y, int num_z,
+                          T* __restrict__ out) {
     __shared__ __align__(16) T loaded[step * rows];
     __shared__ __align__(16) long long offsets[2 * step];
-    const Stage<T, rows> stage{loaded, offsets};
-    const Rows<I> order{triplet_order, nullptr};
+    const StagedRows<T, rows> stage{loaded, offsets};
+    const TripletIndex<I> order{triplet_order, nullptr};
     const long long s = blockIdx.x;
     const RowChunk<I> edge = partition.piece(first + s);
     const auto triplet = [&](int x) { return order.triplet(edge.begin + x); };

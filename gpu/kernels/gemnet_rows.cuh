@@ -11,10 +11,10 @@
 constexpr int step = 16;
 
 // Returns the address `bytes` bytes after `from`. Offsets in bytes take one instruction less than offsets in elements.
-template <class T> __device__ const T* advance(const T* from, long long bytes) {
+template <class T> __device__ const T* offset_by_bytes(const T* from, long long bytes) {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(from) + bytes);
 }
-template <class T> __device__ T* advance(T* from, long long bytes) {
+template <class T> __device__ T* offset_by_bytes(T* from, long long bytes) {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(from) + bytes);
 }
 
@@ -33,7 +33,7 @@ template <int cols> struct LaneColumns {
 
     // Writes the lane's columns of `count` rows, or adds them if `add`. Row number u is `offset[u]` bytes after `to`.
     template <int count, class T>
-    __device__ void store(T* to, const long long (&offset)[count], bool add, T (&values)[count][cols]) const {
+    __device__ void store_or_add(T* to, const long long (&offset)[count], bool add, T (&values)[count][cols]) const {
 #pragma unroll
         for (int z = 0; z < cols; z++) {
             if (has(z)) {
@@ -41,12 +41,12 @@ template <int cols> struct LaneColumns {
                 if (add) {
 #pragma unroll
                     for (int u = 0; u < count; u++) {
-                        values[u][z] += *advance(column, offset[u]);
+                        values[u][z] += *offset_by_bytes(column, offset[u]);
                     }
                 }
 #pragma unroll
                 for (int u = 0; u < count; u++) {
-                    *advance(column, offset[u]) = values[u][z];
+                    *offset_by_bytes(column, offset[u]) = values[u][z];
                 }
             }
         }
@@ -94,7 +94,7 @@ __device__ void multiply_column(const T* column, const T (&matrix)[rows][cols], 
 }
 
 // Rows of the factor that is the same for all lanes, and offsets of the corresponding rows of the other matrix.
-template <class T, int rows> struct Stage {
+template <class T, int rows> struct StagedRows {
     T* left;             // `step` rows of `rows` elements, aligned to 16 bytes
     long long* offsets;  // byte offsets of `step` rows of the factor, then of the other matrix, aligned to 16 bytes
 
@@ -117,7 +117,7 @@ template <class T, int rows> struct Stage {
             const T* const column = from + min(y, num_y - 1);
 #pragma unroll
             for (int k = 0; k < step * rows / 32; k++) {
-                const T value = *advance(column, offsets[lane / rows + k * (32 / rows)]);
+                const T value = *offset_by_bytes(column, offsets[lane / rows + k * (32 / rows)]);
                 left[lane + k * 32] = y < num_y ? value : T(0);
             }
             __syncwarp();
@@ -126,7 +126,7 @@ template <class T, int rows> struct Stage {
 
     // sum[y][z] += sum over rows i = x, ..., x + count - 1 of left[i, y] right[i, columns.at(z)].
     template <int count, int cols>
-    __device__ void add(int x, const T* right, const LaneColumns<cols>& columns, T (&sum)[rows][cols]) const {
+    __device__ void add_products(int x, const T* right, const LaneColumns<cols>& columns, T (&sum)[rows][cols]) const {
         long long offset[count];
         T r[count][cols];
         read(right_offsets() + x, offset);
@@ -134,7 +134,7 @@ template <class T, int rows> struct Stage {
         for (int u = 0; u < count; u++) {
 #pragma unroll
             for (int z = 0; z < cols; z++) {
-                r[u][z] = *advance(right + columns.at(z), offset[u]);
+                r[u][z] = *offset_by_bytes(right + columns.at(z), offset[u]);
             }
         }
 #pragma unroll
@@ -148,7 +148,7 @@ template <class T, int rows> struct Stage {
     // Calls use(x, values, offset) for groups of rows x, x + 1, ... < num_x: values[u] is the product of row x + u of
     // `left` and the matrix, and row x + u of the other matrix is at offset[u].
     template <int cols, class Use>
-    __device__ void multiply(int num_x, const T (&matrix)[rows][cols], const Use& use) const {
+    __device__ void for_each_product(int num_x, const T (&matrix)[rows][cols], const Use& use) const {
         int x = 0;
 #pragma unroll 1
         for (; x + unroll <= num_x; x += unroll) {
@@ -174,11 +174,11 @@ private:
     }
 };
 
-// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with offsets as in Stage::load. Rows num_y,
-// num_y + 1, ... of `sum` and columns beyond the last one are undefined. Runs of `step` terms are summed separately, to
-// avoid long chains of additions.
+// sum[y][z] += sum over x < num_x of left(x, y) right(x, columns.at(z)), with offsets as in StagedRows::load. Rows
+// num_y, num_y + 1, ... of `sum` and columns beyond the last one are undefined. Runs of `step` terms are summed
+// separately, to avoid long chains of additions.
 template <class T, int rows, int cols, class LeftOffset, class RightOffset>
-__device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, const T* left,
+__device__ void add_product(const StagedRows<T, rows>& stage, int num_x, int num_y, const T* left,
                             const LeftOffset& left_offset, const T* right, const RightOffset& right_offset,
                             const LaneColumns<cols>& columns, T (&sum)[rows][cols]) {
     for (int x0 = 0; x0 < num_x; x0 += step) {
@@ -190,13 +190,13 @@ __device__ void add_product(const Stage<T, rows>& stage, int num_x, int num_y, c
         int x = 0;
 #pragma unroll 1
         for (; x + unroll <= here; x += unroll) {
-            stage.template add<unroll>(x, right, columns, part);
+            stage.template add_products<unroll>(x, right, columns, part);
         }
 #pragma unroll 1
         for (; x < here; x++) {
-            stage.template add<1>(x, right, columns, part);
+            stage.template add_products<1>(x, right, columns, part);
         }
-        add_to(sum, part);
+        add_elementwise(sum, part);
     }
 }
 
@@ -215,8 +215,8 @@ template <class T, int rows, int cols> struct RowProduct {
     // Begins to copy columns begin, begin + 1, ... of `step` rows, with zeros beyond the last column. Row x starts
     // `offset(x)` bytes after `from`.
     template <class Offset>
-    static __device__ void begin_first(Copies& copies, const T* from, int begin, int num_columns, const Offset& offset,
-                                       T* first) {
+    static __device__ void begin_first_factor_copy(AsyncCopies& copies, const T* from, int begin, int num_columns,
+                                                   const Offset& offset, T* first) {
         constexpr int packs = width / pack;
         const int lane = int(threadIdx.x);
         if (reinterpret_cast<size_t>(from) % 16 == 0 && num_columns % pack == 0) {
@@ -226,20 +226,21 @@ template <class T, int rows, int cols> struct RowProduct {
 #pragma unroll
             for (int k = 0; k < step * packs / 32; k++) {
                 const int y = lane / packs + k * (32 / packs);
-                copies.begin<pack>(first + y * pitch + x, advance(column, offset(y)), any);
+                copies.begin_copy<pack>(first + y * pitch + x, offset_by_bytes(column, offset(y)), any);
             }
         } else {
 #pragma unroll 1
             for (int i = lane; i < step * width; i += 32) {
                 const int y = i / width, x = i % width;
                 const bool any = begin + x < num_columns;
-                copies.begin<1>(first + y * pitch + x, advance(from + (any ? begin + x : 0), offset(y)), any);
+                copies.begin_copy<1>(first + y * pitch + x, offset_by_bytes(from + (any ? begin + x : 0), offset(y)),
+                                     any);
             }
         }
     }
 
     // Stores the lane's columns of the second matrix in shared memory.
-    static __device__ void store_second(const T (&matrix)[rows][cols], T* second) {
+    static __device__ void store_second_factor(const T (&matrix)[rows][cols], T* second) {
 #pragma unroll
         for (int y = 0; y < rows; y++) {
 #pragma unroll
@@ -285,7 +286,7 @@ template <class T, int rows, int cols> struct RowProduct {
     }
 
     // Calls use(x, y, sum(x, y)) for the lane's elements with x < num_x and y < num_y.
-    template <class Use> __device__ void each(int num_x, int num_y, const Use& use) const {
+    template <class Use> __device__ void for_each_element(int num_x, int num_y, const Use& use) const {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
 #pragma unroll

@@ -17,7 +17,7 @@ template <class T> constexpr int few_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 // apart.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-gno_hidden(const Network<T> network, long long first, long long count, int stride, T* __restrict__ a_dot,
+gno_hidden(const KernelNetwork<T> network, long long first, long long count, int stride, T* __restrict__ a_dot,
            T* __restrict__ a, T* __restrict__ xi) {
     const int d = network.d, hidden = network.hidden;
     const int width = max(d, hidden) + 1;
@@ -27,11 +27,11 @@ gno_hidden(const Network<T> network, long long first, long long count, int strid
     if (e < count) {
         T value[1];
         if (a_dot != nullptr && k < hidden) {
-            network.units(true, first + e, k, value);
+            network.compute_units(true, first + e, k, value);
             a_dot[e * stride + k] = value[0];
         }
         if (a != nullptr && k <= hidden) {
-            network.units(false, first + e, k, value);
+            network.compute_units(false, first + e, k, value);
             a[e * stride + k] = k < hidden ? value[0] : T(1);
         }
         if (xi != nullptr && k <= d) {
@@ -43,13 +43,13 @@ gno_hidden(const Network<T> network, long long first, long long count, int strid
 // Sets s (count, copies, H) to 0 where the hidden layer of the edge is inactive.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-gno_select(const Network<T> network, long long first, long long count, int copies, T* __restrict__ s) {
+gno_zero_inactive(const KernelNetwork<T> network, long long first, long long count, int copies, T* __restrict__ s) {
     const int hidden = network.hidden;
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long e = i / hidden;
     const int k = int(i - e * hidden);
     T z[1];
-    if (e < count && network.units(false, first + e, k, z) == 0) {
+    if (e < count && network.compute_units(false, first + e, k, z) == 0) {
         for (int copy = 0; copy < copies; copy++) {
             s[(e * copies + copy) * hidden + k] = T(0);
         }
@@ -59,7 +59,7 @@ gno_select(const Network<T> network, long long first, long long count, int copie
 // ---- gno_aggregate --------------------------------------------------------------------------------------------------
 
 // Axes (y, x) of the matrices: extents, strides, one of which is 1, and lanes along them as exponents of two.
-struct Axes {
+struct MatrixAxes {
     int num_y;
     int num_x;
     int y_stride;
@@ -82,7 +82,7 @@ template <class T, class I>
 __global__ void __launch_bounds__(THREADS, many_blocks_per_sm<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
              const T* __restrict__ values_2, const RowPartition<I> partition, const I* __restrict__ order,
-             const I* __restrict__ edge_ids, const I* __restrict__ others, const Axes axes, int e_bits,
+             const I* __restrict__ edge_ids, const I* __restrict__ others, const MatrixAxes axes, int e_bits,
              T* __restrict__ out, T* __restrict__ overflow) {
     __shared__ T sums[4][THREADS];
     const int num_y = axes.num_y, num_x = axes.num_x, y_stride = axes.y_stride, x_stride = axes.x_stride;
@@ -121,7 +121,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     }
     __syncthreads();
     if (s < partition.num_pieces) {
-        T* const target = partition.target(s, num_y, out, overflow) + y0;
+        T* const target = partition.output_address(s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
             const int swizzle = axes.swizzle(y);
@@ -139,9 +139,10 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
 // out[row] = sum of g[destinations[p]] h[indices[p]]^T over the positions p that share the row, as (f_in, f_out).
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, few_blocks_per_sm<T>)
-gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I> partition,
-          const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
-          int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
+gno_sum_outer_products(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I> partition,
+                       const I* __restrict__ row_positions, const I* __restrict__ destinations,
+                       const I* __restrict__ indices, int f_in, int f_out, int lane_bits, T* __restrict__ out,
+                       T* __restrict__ overflow) {
     constexpr int per_thread = 4;
     const int width = f_in * f_out;
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
@@ -166,7 +167,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const RowPartition<I
         }
     }
     if (s < partition.num_pieces) {
-        T* const target = partition.target(s, width, out, overflow);
+        T* const target = partition.output_address(s, width, out, overflow);
 #pragma unroll
         for (int r = 0; r < per_thread; r++) {
             if (j0 + (r << lane_bits) < width) {

@@ -36,7 +36,7 @@ __device__ void compute_q(const T* v, const T* g, int pieces, int units, int k0,
                     }
                 }
             }
-            add_to(total, part);
+            add_elementwise(total, part);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -67,7 +67,7 @@ __device__ void add_to_source(const EdgeChunk<I>& chunk, const EdgeTile<S, T>& t
         for (int i = 0; i < S::depth / 4; i++) {
             T left[4];
             read(tile.units + (e + 4 * i) * S::unit_stride + k, left);
-            add_row(left, right, sum[i]);
+            add_row_product(left, right, sum[i]);
         }
     }
     T of_bias[4] = {};
@@ -117,7 +117,7 @@ __device__ void compute_s(const EdgeTile<S, T>& tile, const T* q, const unsigned
                 add_dot(left, right[1], part[i][1]);
             }
         }
-        add_to(s, part);
+        add_elementwise(s, part);
     }
     __syncwarp();
 #pragma unroll
@@ -225,12 +225,12 @@ __device__ void multiply_by_bias(const T* g, const T* b_v, int f0, int f_in, int
 // to_params (+)= sum of s xi^^T over the edges of each piece. Null pointers omit a result; results are added to
 // previous values if add_source, add_coords or add_params is set. The same lane computes a sum throughout the kernel.
 template <class T, class I>
-__device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, const T* g, const T* h, const T* weights,
-                                   const T* xi, const RowPartition<I>& partition, const I* indices, const I* edge_ids,
-                                   long long first, long long count, int f_in, int f_out, int dot, int bias,
-                                   int add_source, int add_coords, int add_params, T* to_source, T* to_coords,
+__device__ void compute_grad_edges(const KernelNetwork<T>& network, const T* v_hat, const T* g, const T* h,
+                                   const T* weights, const T* xi, const RowPartition<I>& partition, const I* indices,
+                                   const I* edge_ids, long long first, long long count, int f_in, int f_out, int dot,
+                                   int bias, int add_source, int add_coords, int add_params, T* to_source, T* to_coords,
                                    T* to_params) {
-    using S = Slab<T>;
+    using S = SlabShape<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
     __shared__ T xi_tiles[S::warps * S::depth * 4];
@@ -243,12 +243,12 @@ __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, co
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
     const bool wide = f_out % 4 == 0 && is_aligned(v_hat);
-    const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
+    const WarpPieces<I> of_warp(partition, first + s0, pieces);
     g += s0 * f_out;
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
             const int units = min(S::units, hidden - k0), width = min(S::features, f_in - f0);
-            const bool whole = is_whole<S>(network, k0, f0, f_in);
+            const bool whole = is_whole_slab<S>(network, k0, f0, f_in);
             if (whole && wide && pieces == S::pieces) {
                 compute_q<S, true>(v_hat, g, pieces, units, k0, f0, f_in, f_out, wide, slabs);
             } else {
@@ -266,8 +266,10 @@ __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, co
                 for (int e0 = 0; e0 == 0 || e0 < piece.size; e0 += S::depth) {
                     const int edges = min(S::depth, piece.size - e0);
                     const EdgeChunk<I> chunk{piece.begin + I(e0), edges, k0, units, f0, f_in};
-                    const unsigned bits = whole ? tile.template load<true>(network, dot, h, indices, edge_ids, chunk)
-                                                : tile.template load<false>(network, dot, h, indices, edge_ids, chunk);
+                    const unsigned bits =
+                        whole
+                            ? tile.template stage_units_and_features<true>(network, dot, h, indices, edge_ids, chunk)
+                            : tile.template stage_units_and_features<false>(network, dot, h, indices, edge_ids, chunk);
                     active[lane_of_warp()] = (unsigned char)(bits);
                     __syncwarp();
                     const bool fresh = !add_source && k0 == 0;
@@ -299,7 +301,7 @@ __device__ void compute_grad_edges(const Network<T>& network, const T* v_hat, co
 
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
-gno_grad_edges(const Network<T> network, const T* __restrict__ v_hat, const T* __restrict__ g,
+gno_grad_edges(const KernelNetwork<T> network, const T* __restrict__ v_hat, const T* __restrict__ g,
                const T* __restrict__ h, const T* __restrict__ weights, const T* __restrict__ xi,
                const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                long long first, long long count, int f_in, int f_out, int dot, int bias, int add_source, int add_coords,

@@ -9,7 +9,7 @@
 constexpr int q_stride = 17 * 32 + 4;
 
 // Recomputes elements of a row of the slab that are not finite, without tensor cores; `v` is the row of V^.
-__device__ inline void repeat_q(const float* v, const float* g, int pieces, int k, int width, int f_out, float* q) {
+__device__ inline void recompute_q(const float* v, const float* g, int pieces, int k, int width, int f_out, float* q) {
     __syncwarp();
 #pragma unroll 1
     for (int i = lane_of_warp(); i < pieces * 32; i += 32) {
@@ -49,12 +49,12 @@ __device__ inline void compute_q_tensor(const float* v, const int* v_parts, cons
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float row[4];
-            row_of_pair(sum[i / 2], i % 2, row);
+            extract_pair_row(sum[i / 2], i % 2, row);
             write(q + (p + i % 2 * 8) * q_stride + k * 32 + ((i / 2 * 4 + group) ^ k % 8) * 4, row);
         }
         if (any_not_finite(sum[0]) || any_not_finite(sum[1])) {
             const float* const row = v + ((long long)(of_v) * f_in + f0) * f_out;
-            repeat_q(row, g, pieces, k, min(32, f_in - f0), f_out, q);
+            recompute_q(row, g, pieces, k, min(32, f_in - f0), f_out, q);
         }
     }
 }
@@ -68,10 +68,10 @@ struct PieceQ {
 };
 
 // Right tiles of the features 4 col + j; the depth are units, of which a lane has 4 (lane % 4) ...
-struct SplitByUnit {
+struct QTilesByUnit {
     RightParts right[4];
 
-    __device__ explicit SplitByUnit(const PieceQ& q) {
+    __device__ explicit QTilesByUnit(const PieceQ& q) {
         float x[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -86,10 +86,10 @@ struct SplitByUnit {
 
 // Right tiles of the units tensor_pair_col(col, t); the depth are features, of which a lane has 16 step +
 // 4 (lane % 4) ...
-struct SplitByFeature {
+struct QTilesByFeature {
     RightParts right[2][2];
 
-    __device__ explicit SplitByFeature(const PieceQ& q) {
+    __device__ explicit QTilesByFeature(const PieceQ& q) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int step = i / 2, t = i % 2;
@@ -101,8 +101,8 @@ struct SplitByFeature {
 };
 
 // Sixteen edges of a piece, the rows of left tiles. A lane has the edges lane / 4 and lane / 4 + 8.
-template <class I> struct EdgesOfPiece {
-    const Network<float>& network;
+template <class I> struct PieceEdges {
+    const KernelNetwork<float>& network;
     EdgeChunk<I> chunk;
 
     __device__ int edge(int i) const { return lane_of_warp() / 4 + 8 * i; }
@@ -111,11 +111,12 @@ template <class I> struct EdgesOfPiece {
 
     // to_source[p, f] (+)= sum over k of a[k] q[k, f], or of a_dot[k] q[k, f] if `dot`, + q[16, f] if `bias`; omitted
     // if to_source is null. Bit 4 i + j of the result says whether unit 4 (lane % 4) + j of edge i is active.
-    __device__ unsigned add_to_source(bool dot, const I* edge_ids, const PieceQ& q, const SplitByUnit& of_q,
-                                      bool bias, bool fresh, float* to_source) const {
+    __device__ unsigned add_to_source_and_get_active(bool dot, const I* edge_ids, const PieceQ& q,
+                                                     const QTilesByUnit& of_q, bool bias, bool fresh,
+                                                     float* to_source) const {
         const long long row[2] = {edge_ids[position(0)], edge_ids[position(1)]};
         float units[2][4], sum[4][4] = {};
-        const unsigned active = network.units(dot, row, chunk.k0 + lane_of_warp() % 4 * 4, units);
+        const unsigned active = network.compute_units(dot, row, chunk.k0 + lane_of_warp() % 4 * 4, units);
         if (to_source == nullptr) {
             return active;
         }
@@ -152,16 +153,16 @@ template <class I> struct EdgesOfPiece {
                 store_run(target + f, count, wide, total);
             }
         }
-        add_again(again, dot, edge_ids, q, to_source);
+        add_recomputed_sums(again, dot, edge_ids, q, to_source);
         return active;
     }
 
     // s[e, k] = sum over f of q[k, f] h[e, f] if the unit is active, else 0; bit 4 i + j of `active` is of edge i and
     // unit 4 (lane % 4) + j. `stride` is between rows of s.
     __device__ void compute_s(const float* h, const int* h_parts, const I* indices, const PieceQ& q,
-                              const SplitByFeature& of_q, unsigned active, int stride, float* s) const {
+                              const QTilesByFeature& of_q, unsigned active, int stride, float* s) const {
         if (chunk.edges <= 0) {
-            clear(stride, s);
+            zero_s(stride, s);
             return;
         }
         const I source[2] = {indices[position(0)], indices[position(1)]};
@@ -181,7 +182,7 @@ template <class I> struct EdgesOfPiece {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float of_units[4];
-            row_of_pair(sum, i, of_units);
+            extract_pair_row(sum, i, of_units);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const bool used = (active >> (4 * i + j) & 1) != 0 && edge(i) < chunk.edges;
@@ -191,12 +192,12 @@ template <class I> struct EdgesOfPiece {
         }
         __syncwarp();
         if (any_not_finite(sum)) {
-            repeat_s(h, source, q, stride, s);
+            recompute_s(h, source, q, stride, s);
         }
     }
 
 private:
-    __device__ static void clear(int stride, float* s) {
+    __device__ static void zero_s(int stride, float* s) {
         for (int i = lane_of_warp(); i < 16 * stride; i += 32) {
             s[i] = 0.0f;
         }
@@ -204,7 +205,8 @@ private:
     }
 
     // Adds the sums that were not finite, without tensor cores.
-    __device__ void add_again(unsigned again, bool dot, const I* edge_ids, const PieceQ& q, float* to_source) const {
+    __device__ void add_recomputed_sums(unsigned again, bool dot, const I* edge_ids, const PieceQ& q,
+                                        float* to_source) const {
 #pragma unroll 1
         for (int n = 0; again >> n != 0; n++) {
             const int e = edge(n / 8), group = lane_of_warp() % 4 * 2 + n / 4 % 2, f = chunk.f0 + group * 4 + n % 4;
@@ -215,7 +217,7 @@ private:
             float total = 0.0f;
             for (int k = 0; k < chunk.units; k++) {
                 float unit[1];
-                network.units(dot, edge_ids[position], chunk.k0 + k, unit);
+                network.compute_units(dot, edge_ids[position], chunk.k0 + k, unit);
                 total += unit[0] * q.at(k, group)[n % 4];
             }
             to_source[(long long)(position) * chunk.f_in + f] += total;
@@ -223,7 +225,7 @@ private:
     }
 
     // Recomputes the sums that are not finite, without tensor cores.
-    __device__ void repeat_s(const float* h, const I (&source)[2], const PieceQ& q, int stride, float* s) const {
+    __device__ void recompute_s(const float* h, const I (&source)[2], const PieceQ& q, int stride, float* s) const {
 #pragma unroll 1
         for (int i = 0; i < 8; i++) {
             const int k = lane_of_warp() % 4 * 4 + i % 4;
@@ -243,13 +245,13 @@ private:
 
 // The same as compute_grad_edges, with the bfloat16 parts of v_hat and of the rows of g and h.
 template <class T, class I>
-__device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_hat, const int* v_parts, const T* g,
-                                          const int* g_parts, const T* h, const int* h_parts, const T* weights,
-                                          const T* xi, const RowPartition<I>& partition, const I* indices,
-                                          const I* edge_ids, long long first, long long count, int f_in, int f_out,
-                                          int dot, int bias, int add_source, int add_coords, int add_params,
-                                          T* to_source, T* to_coords, T* to_params) {
-    using S = Slab<T>;
+__device__ void compute_grad_edges_tensor(const KernelNetwork<T>& network, const T* v_hat, const int* v_parts,
+                                          const T* g, const int* g_parts, const T* h, const int* h_parts,
+                                          const T* weights, const T* xi, const RowPartition<I>& partition,
+                                          const I* indices, const I* edge_ids, long long first, long long count,
+                                          int f_in, int f_out, int dot, int bias, int add_source, int add_coords,
+                                          int add_params, T* to_source, T* to_coords, T* to_params) {
+    using S = SlabShape<T>;
     __shared__ __align__(16) T slabs[S::pieces * q_stride];
     __shared__ __align__(16) T tiles[S::warps * S::depth * S::unit_stride];
     __shared__ T xi_tiles[S::warps * S::depth * 4];
@@ -260,7 +262,7 @@ __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_
     const int d = network.d, hidden = network.hidden;
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
     const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
-    const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
+    const WarpPieces<I> of_warp(partition, first + s0, pieces);
     g += s0 * f_out;
     g_parts += s0 * groups_of(f_out) * group_words;
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
@@ -271,22 +273,22 @@ __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_
             for (int p = warp_of_block(); p < pieces; p += S::warps) {
                 const RowChunk<I> piece = of_warp.at(p);
                 const PieceQ q{slabs + p * q_stride};
-                const auto edges = [&](int e0) -> EdgesOfPiece<I> {
+                const auto edges = [&](int e0) -> PieceEdges<I> {
                     return {network, {piece.begin + I(e0), min(S::depth, piece.size - e0), k0, rows.units, f0, f_in}};
                 };
-                const SplitByUnit by_unit(q);
+                const QTilesByUnit by_unit(q);
 #pragma unroll 1
                 for (int e0 = 0; e0 < piece.size; e0 += S::depth) {
-                    active[e0 / 16 * THREADS] = (unsigned char)(edges(e0).add_to_source(
+                    active[e0 / 16 * THREADS] = (unsigned char)(edges(e0).add_to_source_and_get_active(
                         dot, edge_ids, q, by_unit, rows.bias, !add_source && k0 == 0, to_source));
                 }
                 if (h == nullptr) {
                     continue;
                 }
-                const SplitByFeature by_feature(q);
+                const QTilesByFeature by_feature(q);
 #pragma unroll 1
                 for (int e0 = 0; e0 == 0 || e0 < piece.size; e0 += S::depth) {
-                    const EdgesOfPiece<I> of_chunk = edges(e0);
+                    const PieceEdges<I> of_chunk = edges(e0);
                     of_chunk.compute_s(h, h_parts, indices, q, by_feature, active[e0 / 16 * THREADS], S::unit_stride,
                                        s);
                     if (to_coords != nullptr) {
@@ -308,7 +310,7 @@ __device__ void compute_grad_edges_tensor(const Network<T>& network, const T* v_
 
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, tensor_edge_blocks_per_sm)
-gno_grad_edges_tensor(const Network<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
+gno_grad_edges_tensor(const KernelNetwork<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
                       const T* __restrict__ g, const int* __restrict__ g_parts, const T* __restrict__ h,
                       const int* __restrict__ h_parts, const T* __restrict__ weights, const T* __restrict__ xi,
                       const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,

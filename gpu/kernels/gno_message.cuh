@@ -14,7 +14,7 @@
 template <class T> constexpr int message_blocks_per_sm = sizeof(T) == 4 ? 4 : 3;
 
 // Extents of slabs; every kernel needs less than 48 KB of shared memory.
-template <class T> struct Slab {
+template <class T> struct SlabShape {
     static constexpr int warps = THREADS / 32, units = 16, features = 32;
     static constexpr int pieces = 64 / int(sizeof(T));                    // pieces of a block
     static constexpr int lane_pieces = pieces / 4;                        // pieces of a lane in products with V^
@@ -31,11 +31,11 @@ __device__ inline int lane_of_warp() { return threadIdx.x % 32; }
 __device__ inline int warp_of_block() { return threadIdx.x / 32; }
 
 // Up to 16 consecutive pieces, starting with number `first`. Two lanes of a warp hold each piece.
-template <class I> struct PiecesOfWarp {
+template <class I> struct WarpPieces {
     I begin;
     int size;
 
-    __device__ PiecesOfWarp(const RowPartition<I>& partition, long long first, int count) {
+    __device__ WarpPieces(const RowPartition<I>& partition, long long first, int count) {
         const int p = lane_of_warp() % 16;
         const RowChunk<I> piece = partition.piece(first + p);
         begin = piece.begin;
@@ -68,13 +68,13 @@ template <class S, class T> struct EdgeTile {
     // units of edge lane % depth, starting at number lane / depth * lane_units. Bit j of the result says whether the
     // lane's unit j is active.
     template <bool whole, class I>
-    __device__ unsigned load_units(const Network<T>& network, bool dot, const I* edge_ids,
-                                   const EdgeChunk<I>& chunk) const {
+    __device__ unsigned stage_units(const KernelNetwork<T>& network, bool dot, const I* edge_ids,
+                                    const EdgeChunk<I>& chunk) const {
         const int e = lane_of_warp() % S::depth, k = lane_of_warp() / S::depth * S::lane_units;
         T run[S::lane_units] = {};
         unsigned bits = 0;
         if (e < chunk.edges) {
-            bits = network.template units<whole>(dot, edge_ids[chunk.position + I(e)], chunk.k0 + k, run);
+            bits = network.template compute_units<whole>(dot, edge_ids[chunk.position + I(e)], chunk.k0 + k, run);
         }
         write(units + e * S::unit_stride + k, run);
         return bits;
@@ -82,7 +82,7 @@ template <class S, class T> struct EdgeTile {
 
     // Loads the features f0 .. f0 + 31 of the edges' sources, with zeros beyond the last feature or edge.
     template <bool whole, class I>
-    __device__ void load_features(const T* h, const I* indices, const EdgeChunk<I>& chunk) const {
+    __device__ void stage_features(const T* h, const I* indices, const EdgeChunk<I>& chunk) const {
         const int f = lane_of_warp() % 8 * 4, count = chunk.f_in - chunk.f0 - f;
 #pragma unroll
         for (int i = 0; i < S::depth; i += 4) {
@@ -96,30 +96,30 @@ template <class S, class T> struct EdgeTile {
         }
     }
 
-    // Loads units and, unless `h` is null, features. Returns the result of load_units.
+    // Loads units and, unless `h` is null, features. Returns the result of stage_units.
     template <bool whole, class I>
-    __device__ unsigned load(const Network<T>& network, bool dot, const T* h, const I* indices, const I* edge_ids,
-                             const EdgeChunk<I>& chunk) const {
+    __device__ unsigned stage_units_and_features(const KernelNetwork<T>& network, bool dot, const T* h,
+                                                 const I* indices, const I* edge_ids, const EdgeChunk<I>& chunk) const {
         if (h != nullptr) {
-            load_features<whole>(h, indices, chunk);
+            stage_features<whole>(h, indices, chunk);
         }
-        return load_units<whole>(network, dot, edge_ids, chunk);
+        return stage_units<whole>(network, dot, edge_ids, chunk);
     }
 };
 
 // Whether all units and features of a slab exist and can be read 16 bytes at a time.
-template <class S, class T> __device__ bool is_whole(const Network<T>& network, int k0, int f0, int f_in) {
-    return k0 + S::units <= network.hidden && f0 + S::features <= f_in && f_in % 4 == 0 && network.is_wide();
+template <class S, class T> __device__ bool is_whole_slab(const KernelNetwork<T>& network, int k0, int f0, int f_in) {
+    return k0 + S::units <= network.hidden && f0 + S::features <= f_in && f_in % 4 == 0 && network.allows_wide_access();
 }
 
 // An argument whose value is known at compile time.
-template <bool known> struct Constant {
+template <bool known> struct CompileTimeBool {
     __device__ constexpr operator bool() const { return known; }
 };
 
 // Computes moments of pieces. A null pointer h_by_a or h_by_a_dot omits a term.
 template <class S, class T, class I> struct Moments {
-    const Network<T>& network;
+    const KernelNetwork<T>& network;
     const I* indices;
     const I* edge_ids;
     const T* h_by_a;
@@ -129,7 +129,7 @@ template <class S, class T, class I> struct Moments {
 
     // t[k, f] = sum over a piece's edges of a^[k0 + k] h_by_a[f0 + f] + a_dot[k0 + k] h_by_a_dot[f0 + f], by a warp.
     __device__ void compute(const RowChunk<I>& piece, int k0, int f0, T* t) const {
-        if (is_whole<S>(network, k0, f0, f_in)) {
+        if (is_whole_slab<S>(network, k0, f0, f_in)) {
             compute_slab<true>(piece, k0, f0, t);
         } else {
             compute_slab<false>(piece, k0, f0, t);
@@ -151,12 +151,12 @@ private:
                 const int edges = min(S::depth, piece.size - e0);
                 const EdgeChunk<I> chunk{piece.begin + I(e0), edges, k0, units, f0, f_in};
                 if (units > 0) {
-                    tile.template load_units<whole>(network, dot, edge_ids, chunk);
+                    tile.template stage_units<whole>(network, dot, edge_ids, chunk);
                 }
-                tile.template load_features<whole>(h, indices, chunk);
+                tile.template stage_features<whole>(h, indices, chunk);
                 __syncwarp();
                 if (units > 0) {
-                    add_edges(edges, row, col, part);
+                    add_edge_products(edges, row, col, part);
                     if ((e0 + S::depth) % 16 == 0 || e0 + S::depth >= piece.size) {
                         add_part(part, fresh, units - row, width - col, target);
                         fresh = false;
@@ -169,10 +169,10 @@ private:
             }
         };
         if (h_by_a != nullptr) {
-            add_term(Constant<false>{}, h_by_a);
+            add_term(CompileTimeBool<false>{}, h_by_a);
         }
         if (h_by_a_dot != nullptr) {
-            add_term(Constant<true>{}, h_by_a_dot);
+            add_term(CompileTimeBool<true>{}, h_by_a_dot);
         }
         if (fresh) {
             add_part(part, fresh, units - row, width - col, target);
@@ -183,7 +183,7 @@ private:
     }
 
     // part[i][j] += sum over the edges of units[row + i] features[col + j]. The staged edges end with zeros.
-    __device__ void add_edges(int edges, int row, int col, T (&part)[4][4]) const {
+    __device__ void add_edge_products(int edges, int row, int col, T (&part)[4][4]) const {
 #pragma unroll
         for (int e = 0; e < S::depth; e += 4) {
             if (e >= edges) {
@@ -255,10 +255,10 @@ __device__ void multiply_by_v(const T* t, const T* v_hat, int rows, int k0, int 
                 for (int i = 0; i < S::lane_pieces; i++) {
                     T left[4];
                     read(of_row + i * 4 * S::piece_stride, left);
-                    add_row(left, right, part[i]);
+                    add_row_product(left, right, part[i]);
                 }
             }
-            add_to(total, part);
+            add_elementwise(total, part);
         }
     }
 }
@@ -266,22 +266,22 @@ __device__ void multiply_by_v(const T* t, const T* v_hat, int rows, int k0, int 
 // out[i] (+)= sum over the pieces of row i of T V^, where T are the moments of a piece. Rows without edges are zero,
 // even if V^ is NaN. The pieces of a long row write to `overflow`.
 template <class T, class I>
-__device__ void compute_message(const Network<T>& network, const T* v_hat, const T* h_by_a, const T* h_by_a_dot,
+__device__ void compute_message(const KernelNetwork<T>& network, const T* v_hat, const T* h_by_a, const T* h_by_a_dot,
                                 const RowPartition<I>& partition, const I* indices, const I* edge_ids, int f_in,
                                 int f_out, int add, T* out, T* overflow) {
-    using S = Slab<T>;
+    using S = SlabShape<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
     const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
-    const PiecesOfWarp<I> pieces(partition, s0, S::pieces);
+    const WarpPieces<I> pieces(partition, s0, S::pieces);
     const int last_row = network.hidden + (h_by_a != nullptr);  // end of the rows with moments
     const bool wide = f_out % 4 == 0 && is_aligned(v_hat);
     constexpr int lane_columns = S::pieces * 32 / THREADS;
     const int own = int(threadIdx.x) * lane_columns / 32, column = int(threadIdx.x) * lane_columns % 32;
     const long long s = s0 + own;
     const bool has_edges = pieces.at(own).size > 0;
-    T* const target = s < partition.num_pieces ? partition.target(s, f_out, out, overflow) : nullptr;
+    T* const target = s < partition.num_pieces ? partition.output_address(s, f_out, out, overflow) : nullptr;
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < last_row; k0 += S::units) {
             const int rows = min(S::units, last_row - k0);
@@ -321,7 +321,7 @@ __device__ void compute_message(const Network<T>& network, const T* v_hat, const
 
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
-gno_message(const Network<T> network, const T* __restrict__ v_hat, const T* __restrict__ h_by_a,
+gno_message(const KernelNetwork<T> network, const T* __restrict__ v_hat, const T* __restrict__ h_by_a,
             const T* __restrict__ h_by_a_dot, const RowPartition<I> partition, const I* __restrict__ indices,
             const I* __restrict__ edge_ids, int f_in, int f_out, int add, T* out, T* overflow) {
     compute_message(network, v_hat, h_by_a, h_by_a_dot, partition, indices, edge_ids, f_in, f_out, add, out, overflow);
@@ -371,10 +371,10 @@ __device__ void add_products(const T* t, const T* g, int pieces, int rows, int u
 
 // products[c, k, f, o] = sum over the pieces of chunk c of T[k, f] g[o]; a chunk has 16 times the pieces of a block.
 template <class T, class I>
-__device__ void compute_grad_v(const Network<T>& network, const T* h_by_a, const T* h_by_a_dot, const T* g,
+__device__ void compute_grad_v(const KernelNetwork<T>& network, const T* h_by_a, const T* h_by_a_dot, const T* g,
                                const RowPartition<I>& partition, const I* indices, const I* edge_ids, long long first,
                                long long count, int f_in, int f_out, T* products) {
-    using S = Slab<T>;
+    using S = SlabShape<T>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T buffer[S::warps * S::edge_elements];
     const Moments<S, T, I> moments{network, indices, edge_ids, h_by_a, h_by_a_dot, f_in, EdgeTile<S, T>(buffer)};
@@ -391,7 +391,7 @@ __device__ void compute_grad_v(const Network<T>& network, const T* h_by_a, const
 #pragma unroll 1
     for (long long s0 = begin; s0 < min(begin + 16 * S::pieces, count); s0 += S::pieces) {
         const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
-        const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
+        const WarpPieces<I> of_warp(partition, first + s0, pieces);
         for (int p = warp_of_block(); p < pieces; p += S::warps) {
             moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
@@ -410,7 +410,7 @@ __device__ void compute_grad_v(const Network<T>& network, const T* h_by_a, const
 
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, message_blocks_per_sm<T>)
-gno_grad_v(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
+gno_grad_v(const KernelNetwork<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
            const T* __restrict__ g, const RowPartition<I> partition, const I* __restrict__ indices,
            const I* __restrict__ edge_ids, long long first, long long count, int f_in, int f_out, T* products) {
     compute_grad_v(network, h_by_a, h_by_a_dot, g, partition, indices, edge_ids, first, count, f_in, f_out, products);

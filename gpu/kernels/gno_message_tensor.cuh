@@ -7,15 +7,15 @@
 // ---- moments --------------------------------------------------------------------------------------------------------
 
 // A slab of 16 units, and in the one with the first units a row for b_v, the sums of features.
-template <int pad> struct TensorSlab {
-    using Base = Slab<float>;
+template <int pad> struct TensorSlabShape {
+    using Base = SlabShape<float>;
     static constexpr int units = Base::units, features = Base::features, pieces = Base::pieces;
     // Padded so that accesses to neighbouring pieces are in different banks.
     static constexpr int piece_stride = (units + 1) * features + pad;
 };
 
 template <class I> struct TensorMoments {
-    const Network<float>& network;
+    const KernelNetwork<float>& network;
     const I* indices;
     const I* edge_ids;
     const float* h_by_a;  // null omits a term
@@ -28,10 +28,10 @@ template <class I> struct TensorMoments {
     __device__ void compute(const RowChunk<I>& piece, int k0, int f0, float* t) const {
         float sum[4][4] = {};
         if (h_by_a != nullptr) {
-            add_term<false>(parts_by_a, piece, k0, f0, sum);
+            add_edge_products<false>(parts_by_a, piece, k0, f0, sum);
         }
         if (h_by_a_dot != nullptr) {
-            add_term<true>(parts_by_a_dot, piece, k0, f0, sum);
+            add_edge_products<true>(parts_by_a_dot, piece, k0, f0, sum);
         }
         const int row = lane_of_warp() / 4, col = lane_of_warp() % 4 * 8;
 #pragma unroll
@@ -41,7 +41,7 @@ template <class I> struct TensorMoments {
         }
         if (any_not_finite(sum)) {
             __syncwarp();
-            repeat(piece, k0, f0, t);
+            recompute_moments(piece, k0, f0, t);
         }
         if (k0 == 0 && h_by_a != nullptr) {
             sum_features(piece, f0, t + 16 * 32);
@@ -52,7 +52,8 @@ private:
     // Adds to sum[j] the products of 16 units with the features 4 col + j. The depth of a tile is 16 edges of the
     // piece, of which a lane has four consecutive ones.
     template <bool dot>
-    __device__ void add_term(const int* parts, const RowChunk<I>& piece, int k0, int f0, float (&sum)[4][4]) const {
+    __device__ void add_edge_products(const int* parts, const RowChunk<I>& piece, int k0, int f0,
+                                      float (&sum)[4][4]) const {
         const int lane_e = lane_of_warp() % 4 * 4;
         parts += (f0 / 4 + lane_of_warp() / 4) * group_words;
         const I* const rows = edge_ids + piece.begin;
@@ -75,7 +76,7 @@ private:
                 }
             }
             RightParts right[4];
-            load_features(parts, source, right);
+            load_feature_tiles(parts, source, right);
             const LeftParts left = split_rows_of_lane(units);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -85,7 +86,7 @@ private:
     }
 
     // Loads right tiles of the features 4 col + j of four edges; `group` is the address of the lane's group in row 0.
-    __device__ void load_features(const int* group, const I (&source)[4], RightParts (&right)[4]) const {
+    __device__ void load_feature_tiles(const int* group, const I (&source)[4], RightParts (&right)[4]) const {
         const int stride = groups_of(f_in) * group_words;
         const int* at[4];
 #pragma unroll
@@ -108,8 +109,8 @@ private:
         }
     }
 
-    // Computes a or a_dot of the units k0 + lane / 4 + 8 u of four edges as Network::units does. Indices beyond the
-    // last unit are replaced by the last one.
+    // Computes a or a_dot of the units k0 + lane / 4 + 8 u of four edges as KernelNetwork::compute_units does. Indices
+    // beyond the last unit are replaced by the last one.
     template <bool dot> __device__ void compute_units(const I (&row)[4], int k0, float (&units)[2][4]) const {
         const int last = network.hidden - 1, k = k0 + lane_of_warp() / 4, unit[2] = {min(k, last), min(k + 8, last)};
         float z[2][4];
@@ -128,7 +129,7 @@ private:
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float value = dot ? a_dot[i / 4][i % 4] : z[i / 4][i % 4];
-            units[i / 4][i % 4] = Network<float>::active(z[i / 4][i % 4]) ? value : 0.0f;
+            units[i / 4][i % 4] = KernelNetwork<float>::active(z[i / 4][i % 4]) ? value : 0.0f;
         }
     }
 
@@ -157,7 +158,7 @@ private:
     }
 
     // Recomputes moments of the slab that are not finite, without tensor cores.
-    __device__ void repeat(const RowChunk<I>& piece, int k0, int f0, float* t) const {
+    __device__ void recompute_moments(const RowChunk<I>& piece, int k0, int f0, float* t) const {
 #pragma unroll 1
         for (int i = lane_of_warp(); i < 16 * 32; i += 32) {
             const int k = k0 + i / 32, f = f0 + i % 32;
@@ -171,7 +172,7 @@ private:
                 const float* const h = dot ? h_by_a_dot : h_by_a;
                 for (int e = 0; e < piece.size; e++) {
                     float unit[1];
-                    network.units(dot, edge_ids[piece.begin + I(e)], k, unit);
+                    network.compute_units(dot, edge_ids[piece.begin + I(e)], k, unit);
                     total.add(unit[0] * h[(long long)(indices[piece.begin + I(e)]) * f_in + f], terms++);
                 }
             }
@@ -197,7 +198,7 @@ private:
                     part[0][j] += run[j];
                 }
             }
-            add_to(total, part);
+            add_elementwise(total, part);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -250,7 +251,7 @@ __device__ void multiply_slab(const float* t, const int* v_parts, const SlabRows
 }
 
 // total[j] = sum over the warps of the numbers that they stored, 16 rows of 32 columns each.
-__device__ inline void add_warps(const float* sums, float (&total)[4]) {
+__device__ inline void sum_over_warps(const float* sums, float (&total)[4]) {
     float of_warp[THREADS / 32][4];
 #pragma unroll
     for (int i = 0; i < THREADS / 32; i++) {
@@ -263,8 +264,8 @@ __device__ inline void add_warps(const float* sums, float (&total)[4]) {
 }
 
 // Recomputes sums that are not finite: sum[j] is the product of a piece's slab with V^ for column o + j.
-__device__ inline void multiply_row(const float* t, const float* v_hat, const SlabRows& rows, int f0, int f_in, int o,
-                                    int f_out, float (&sum)[4]) {
+__device__ inline void recompute_row_product(const float* t, const float* v_hat, const SlabRows& rows, int f0, int f_in,
+                                             int o, int f_out, float (&sum)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         TreeSum<float, 3, 4> total;
@@ -282,15 +283,16 @@ __device__ inline void multiply_row(const float* t, const float* v_hat, const Sl
 template <class T, class I>
 __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T* v_hat, const int* v_parts,
                                        const RowPartition<I>& partition, int f_out, int add, T* out, T* overflow) {
-    using S = TensorSlab<16>;
+    using S = TensorSlabShape<16>;
     __shared__ __align__(16) T slabs[S::pieces * S::piece_stride];
     __shared__ __align__(16) T sums[THREADS / 32 * S::pieces * 32];
     const int f_in = moments.f_in, hidden = moments.network.hidden;
     const long long s0 = (long long)(blockIdx.x) * S::pieces;
-    const PiecesOfWarp<I> pieces(partition, s0, S::pieces);
+    const WarpPieces<I> pieces(partition, s0, S::pieces);
     const int own = int(threadIdx.x) / 8, column = int(threadIdx.x) % 8 * 4;  // A thread has four sums.
     const bool has_edges = pieces.at(own).size > 0;
-    T* const target = s0 + own < partition.num_pieces ? partition.target(s0 + own, f_out, out, overflow) : nullptr;
+    T* const target =
+        s0 + own < partition.num_pieces ? partition.output_address(s0 + own, f_out, out, overflow) : nullptr;
     const bool wide = f_out % 4 == 0 && is_aligned(target);
     for (int f0 = 0; f0 < f_in; f0 += S::features) {
         for (int k0 = 0; k0 < hidden; k0 += S::units) {
@@ -305,7 +307,7 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float row[4];
-                    row_of_pair(sum[i / 2], i % 2, row);
+                    extract_pair_row(sum[i / 2], i % 2, row);
                     const int p = warp_of_block() * S::pieces + lane_of_warp() / 4 + i % 2 * 8;
                     write(sums + p * 32 + i / 2 * 16 + lane_of_warp() % 4 * 4, row);
                 }
@@ -314,9 +316,10 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
                 if (target != nullptr && o < f_out) {
                     float total[4] = {}, before[4] = {};
                     if (has_edges) {
-                        add_warps(sums + own * 32 + column, total);
+                        sum_over_warps(sums + own * 32 + column, total);
                         if ((total[0] + total[1]) * 0.0f + (total[2] + total[3]) * 0.0f != 0.0f) {  // NaN
-                            multiply_row(slabs + own * S::piece_stride, v_hat, rows, f0, f_in, o, f_out, total);
+                            recompute_row_product(slabs + own * S::piece_stride, v_hat, rows, f0, f_in, o, f_out,
+                                                  total);
                         }
                     }
                     if (add || k0 > 0 || f0 > 0) {
@@ -337,7 +340,7 @@ __device__ void compute_message_tensor(const TensorMoments<I>& moments, const T*
 // gno_message on tensor cores, with the parts of v_hat and of the rows of h_by_a and h_by_a_dot.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, tensor_blocks_per_sm<I>)
-gno_message_tensor(const Network<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
+gno_message_tensor(const KernelNetwork<T> network, const T* __restrict__ v_hat, const int* __restrict__ v_parts,
                    const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot, const int* __restrict__ parts_by_a,
                    const int* __restrict__ parts_by_a_dot, const RowPartition<I> partition,
                    const I* __restrict__ indices, const I* __restrict__ edge_ids, int f_in, int f_out, int add, T* out,
@@ -392,7 +395,7 @@ __device__ void add_pair_products(const float* t, const PieceGradients& of, int 
     for (int half = 0; half < 2; half++) {
         const int count = whole || f + half < width ? of.f_out - o : 0;
         float row[4], before[4] = {};
-        row_of_pair(sum, half, row);
+        extract_pair_row(sum, half, row);
         float* const target = products + (f + half) * of.f_out + o;
         if (!fresh) {
             load_run<whole>(target, count, of.f_out % 4 == 0, before);
@@ -460,7 +463,7 @@ template <class I>
 __device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const float* g,
                                       const RowPartition<I>& partition, long long first, long long count, int f_out,
                                       float* products) {
-    using S = TensorSlab<8>;
+    using S = TensorSlabShape<8>;
     __shared__ __align__(16) float slabs[S::pieces * S::piece_stride];
     const int f_in = moments.f_in, hidden = moments.network.hidden;
     const unsigned unit_tiles = (hidden + S::units) / S::units;
@@ -477,7 +480,7 @@ __device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const flo
 #pragma unroll 1
     for (long long s0 = begin; s0 < min(begin + 16 * S::pieces, count); s0 += S::pieces) {
         const int pieces = count - s0 < S::pieces ? int(count - s0) : S::pieces;
-        const PiecesOfWarp<I> of_warp(partition, first + s0, pieces);
+        const WarpPieces<I> of_warp(partition, first + s0, pieces);
         for (int p = warp_of_block(); p < S::pieces; p += THREADS / 32) {
             moments.compute(of_warp.at(p), k0, f0, slabs + p * S::piece_stride);
         }
@@ -497,7 +500,7 @@ __device__ void compute_grad_v_tensor(const TensorMoments<I>& moments, const flo
 // gno_grad_v on tensor cores.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, tensor_blocks_per_sm<I>)
-gno_grad_v_tensor(const Network<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
+gno_grad_v_tensor(const KernelNetwork<T> network, const T* __restrict__ h_by_a, const T* __restrict__ h_by_a_dot,
                   const int* __restrict__ parts_by_a, const int* __restrict__ parts_by_a_dot, const T* __restrict__ g,
                   const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                   long long first, long long count, int f_in, int f_out, T* products) {

@@ -5,7 +5,7 @@
 
 // Returns the 64-bit product by one instruction. The compiler multiplies 64-bit numbers if it moves the conversion of a
 // factor out of a loop.
-__device__ inline long long multiply_wide(int x, int y) {
+__device__ inline long long multiply_to_int64(int x, int y) {
 #ifdef __CUDA_ARCH__
     long long product;
     asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
@@ -14,10 +14,10 @@ __device__ inline long long multiply_wide(int x, int y) {
     return (long long)(x) * y;
 #endif
 }
-__device__ inline long long multiply_wide(long long x, int y) { return x * y; }
+__device__ inline long long multiply_to_int64(long long x, int y) { return x * y; }
 
 template <class T, class I> __device__ const T* row_at(const T* rows, I row, int width) {
-    const long long offset = multiply_wide(row, width * int(sizeof(T)));
+    const long long offset = multiply_to_int64(row, width * int(sizeof(T)));
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(rows) + offset);
 }
 
@@ -63,7 +63,7 @@ template <class T, int n> __device__ void add_dot(const T (&left)[n], const T (&
 }
 
 // sum[j] += sum over x of left[x] right[x][j].
-template <class T, int n> __device__ void add_row(const T (&left)[n], const T (&right)[n][n], T (&sum)[n]) {
+template <class T, int n> __device__ void add_row_product(const T (&left)[n], const T (&right)[n][n], T (&sum)[n]) {
 #pragma unroll
     for (int x = 0; x < n; x++) {
 #pragma unroll
@@ -75,7 +75,7 @@ template <class T, int n> __device__ void add_row(const T (&left)[n], const T (&
 
 // The hidden layer a of an edge row, and its tangent a_dot = U xi_dot + U_dot xi + b_u_dot where the layer is active;
 // xi are the coords, and U_dot, b_u_dot are of params_dot.
-template <class T> struct Network {
+template <class T> struct KernelNetwork {
     const T* coords;
     const T* params;
     const T* coords_dot;
@@ -120,7 +120,7 @@ template <class T> struct Network {
         }
     }
     // Returns whether units can be read 16 bytes at a time.
-    __device__ bool is_wide() const {
+    __device__ bool allows_wide_access() const {
         return hidden % 8 == 0 && is_aligned(params) && (params_dot == nullptr || is_aligned(params_dot));
     }
     static __device__ bool active(T z) { return !(z <= T(0)); }
@@ -128,7 +128,7 @@ template <class T> struct Network {
     // out[i] = a or, with `dot`, a_dot of the units k .. k + n - 1 of rows[i], zero beyond the last unit. Bit n i + j
     // of the result says whether unit k + j of rows[i] is active.
     template <bool whole = false, class I, int m, int n>
-    __device__ unsigned units(bool dot, const I (&rows)[m], int k, T (&out)[m][n]) const {
+    __device__ unsigned compute_units(bool dot, const I (&rows)[m], int k, T (&out)[m][n]) const {
         T z[m][n], a_dot[m][n] = {};
         unsigned bits = 0;
         load_bias<whole>(params, k, z);
@@ -150,10 +150,11 @@ template <class T> struct Network {
         return bits;
     }
     // The same for one row.
-    template <bool whole = false, class I, int n> __device__ unsigned units(bool dot, I row, int k, T (&out)[n]) const {
+    template <bool whole = false, class I, int n>
+    __device__ unsigned compute_units(bool dot, I row, int k, T (&out)[n]) const {
         const I rows[1] = {row};
         T units_of_row[1][n];
-        const unsigned bits = units<whole>(dot, rows, k, units_of_row);
+        const unsigned bits = compute_units<whole>(dot, rows, k, units_of_row);
 #pragma unroll
         for (int j = 0; j < n; j++) {
             out[j] = units_of_row[0][j];

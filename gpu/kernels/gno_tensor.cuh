@@ -24,9 +24,9 @@ constexpr int group_words = 6;
 __device__ inline int groups_of(int width) { return (width + 31) / 32 * 8; }
 
 // The parts of two numbers, NaN if three parts do not hold them.
-__device__ inline Parts split_alone(float low, float high) {
-    Parts parts;
-    if (split(low, high, parts) != 0) {
+__device__ inline PairParts split_or_nan(float low, float high) {
+    PairParts parts;
+    if (split_pair(low, high, parts) != 0) {
         parts.at[0] = nan_parts;
     }
     return parts;
@@ -40,10 +40,10 @@ gno_split_rows_tensor(const float* __restrict__ values, long long num_rows, int 
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x, row = i / groups;
     const int column = int(i - row * groups) * 4;
     if (row < num_rows) {
-        Parts of[4];
+        PairParts of[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            of[j] = split_alone(column + j < width ? values[row * width + column + j] : 0.0f, 0.0f);
+            of[j] = split_or_nan(column + j < width ? values[row * width + column + j] : 0.0f, 0.0f);
         }
 #pragma unroll
         for (int p = 0; p < 3; p++) {
@@ -73,8 +73,8 @@ gno_split_v_tensor(const float* __restrict__ v, int num_k, int depth, int cols, 
         const int x = step * 16 + lane % 4 * 4 + word % 2 * 2;
         const int z = pair * 16 + tensor_pair_col(lane / 4, word / 2);
         const float* const from = v + k * depth * cols + (long long)(x) * depth_stride + (long long)(z) * col_stride;
-        const Parts of = split_alone(z < cols && x < depth ? from[0] : 0.0f,
-                                     z < cols && x + 1 < depth ? from[depth_stride] : 0.0f);
+        const PairParts of = split_or_nan(z < cols && x < depth ? from[0] : 0.0f,
+                                          z < cols && x + 1 < depth ? from[depth_stride] : 0.0f);
 #pragma unroll
         for (int p = 0; p < 3; p++) {
             parts[tile * pair_words + p * 128 + lane * 4 + word] = int(of.at[p]);
@@ -126,7 +126,7 @@ __device__ inline void multiply_add_pair(const LeftParts& left, const int* pair,
 }
 
 // The lane's sums of a pair in row lane / 4 + 8 half, columns 4 (lane % 4) ...
-__device__ inline void row_of_pair(const float (&sum)[2][4], int half, float (&row)[4]) {
+__device__ inline void extract_pair_row(const float (&sum)[2][4], int half, float (&row)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         row[j] = sum[j / 2][half * 2 + j % 2];

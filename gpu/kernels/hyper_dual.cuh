@@ -39,6 +39,6 @@ template <class T> __device__ __forceinline__ HyperDual<T> operator*(T a, const 
 }
 
 // Returns f(x), given f, f' and f'' at x.value.
-template <class T> __device__ __forceinline__ HyperDual<T> function_of(const HyperDual<T>& x, T f, T d1, T d2) {
+template <class T> __device__ __forceinline__ HyperDual<T> apply_function(const HyperDual<T>& x, T f, T d1, T d2) {
     return {f, d1 * x.along_a, d1 * x.along_c, d1 * x.both + d2 * (x.along_a * x.along_c)};
 }

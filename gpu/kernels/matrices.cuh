@@ -27,7 +27,7 @@ template <class T> struct TileSource {
     int cols;
 
     // Returns whether 16 bytes can be copied at a time.
-    __device__ bool wide() const {
+    __device__ bool allows_wide_access() const {
         constexpr int pack = 16 / int(sizeof(T));
         return reinterpret_cast<size_t>(at) % 16 == 0 && pitch % pack == 0 && cols % pack == 0;
     }
@@ -43,7 +43,8 @@ template <class T> struct TileTarget {
     bool wide;  // whether 16 bytes can be accessed at a time
 
     __device__ TileTarget(T* at, long long pitch, int rows, int cols, bool add)
-        : at(at), pitch(pitch), rows(rows), cols(cols), add(add), wide(TileSource<T>{at, pitch, rows, cols}.wide()) {}
+        : at(at), pitch(pitch), rows(rows), cols(cols), add(add),
+          wide(TileSource<T>{at, pitch, rows, cols}.allows_wide_access()) {}
 
     // Stores consecutive elements of a row.
     template <int n> __device__ void store(int y, int z, T (&values)[n]) const {
@@ -71,13 +72,13 @@ template <class T> struct TileTarget {
 
 // Number of words in shared memory for the parts of `right` that all lanes of a warp read.
 constexpr int right_words = 192;
-__device__ inline void store_right(const RightParts& parts, unsigned* to) {
+__device__ inline void store_right_parts(const RightParts& parts, unsigned* to) {
 #pragma unroll
     for (int p = 0; p < 3; p++) {
         store_pack(to + (p * 32 + int(threadIdx.x) % 32) * 2, Pack<unsigned, 2>{{parts.at[p][0], parts.at[p][1]}});
     }
 }
-__device__ inline RightParts load_right(const unsigned* from) {
+__device__ inline RightParts load_right_parts(const unsigned* from) {
     RightParts parts;
 #pragma unroll
     for (int p = 0; p < 3; p++) {
@@ -117,11 +118,13 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
                                    const TileTarget<T>& to) {
         if constexpr (tensor && has_tensor_cores) {
             float sum[warp_tiles_m][warp_tiles_n][4] = {};
-            loop(left, right, stage, [&](const T* l, const T* r, int) { add_by_tensor_cores(l, r, parts, sum); });
-            store_tensor(left, right, sum, to);
+            for_each_depth_step(left, right, stage,
+                                [&](const T* l, const T* r, int) { add_by_tensor_cores(l, r, parts, sum); });
+            store_or_recompute_sums(left, right, sum, to);
         } else {
             T total[lane_rows][lane_cols] = {};
-            loop(left, right, stage, [&](const T* l, const T* r, int depth) { add(l, r, depth, total); });
+            for_each_depth_step(left, right, stage,
+                                [&](const T* l, const T* r, int depth) { add_step_product(l, r, depth, total); });
 #pragma unroll
             for (int i = 0; i < lane_rows; i++) {
 #pragma unroll
@@ -140,21 +143,23 @@ template <class T, int rows, int cols, bool transposed> struct TileProduct {
 private:
     // Calls step(left, right, depth) with both factors of each step in shared memory.
     template <class Step>
-    static __device__ void loop(TileSource<T> left, TileSource<T> right, T* stage, const Step& step) {
+    static __device__ void for_each_depth_step(TileSource<T> left, TileSource<T> right, T* stage, const Step& step) {
         const int depth = right.rows;
-        const bool left_wide = left.wide(), right_wide = right.wide();
-        Copies copies;
+        const bool left_wide = left.allows_wide_access(), right_wide = right.allows_wide_access();
+        AsyncCopies copies;
         const auto begin = [&](int x0, T* to) {
             const int here = min(matrix_depth, depth - x0);
             if constexpr (transposed) {
-                begin_lines<matrix_depth, rows, left_stride>(copies, left.at, left.pitch, here, left.cols, left_wide, to);
+                begin_line_copies<matrix_depth, rows, left_stride>(copies, left.at, left.pitch, here, left.cols,
+                                                                   left_wide, to);
                 left.at += matrix_depth * left.pitch;
             } else {
-                begin_lines<rows, matrix_depth, left_stride>(copies, left.at, left.pitch, left.rows, here, left_wide, to);
+                begin_line_copies<rows, matrix_depth, left_stride>(copies, left.at, left.pitch, left.rows, here,
+                                                                   left_wide, to);
                 left.at += matrix_depth;
             }
-            begin_lines<matrix_depth, cols, right_stride>(copies, right.at, right.pitch, here, right.cols, right_wide,
-                                                          to + left_elements);
+            begin_line_copies<matrix_depth, cols, right_stride>(copies, right.at, right.pitch, here, right.cols,
+                                                                right_wide, to + left_elements);
             right.at += matrix_depth * right.pitch;
         };
         begin(0, stage);
@@ -173,7 +178,8 @@ private:
     }
 
     // Adds the product of a step, a chain of at most 16 terms in order of depth, to `total`.
-    static __device__ void add(const T* left, const T* right, int depth, T (&total)[lane_rows][lane_cols]) {
+    static __device__ void add_step_product(const T* left, const T* right, int depth,
+                                            T (&total)[lane_rows][lane_cols]) {
         T part[lane_rows][lane_cols] = {};
 #pragma unroll 2
         for (int x0 = 0; x0 < depth; x0 += pack) {  // elements beyond the depth are zeros
@@ -199,7 +205,7 @@ private:
                 add_outer(column, r, part);
             }
         }
-        add_to(total, part);
+        add_elementwise(total, part);
     }
 
     // Sets to[i] = from[at(i)], where runs of up to 4 elements are contiguous.
@@ -227,8 +233,8 @@ private:
             const int tile = j + int(threadIdx.x) / 32;
             if (cols / tensor_cols % (THREADS / 32) == 0 || tile < cols / tensor_cols) {
                 const T* const from = right + tile * tensor_cols;
-                store_right(split_right([&](int x, int z) { return from[x * right_stride + z]; }),
-                            parts + tile * right_words);
+                store_right_parts(split_right([&](int x, int z) { return from[x * right_stride + z]; }),
+                                  parts + tile * right_words);
             }
         }
         LeftParts l[warp_tiles_m];
@@ -242,7 +248,7 @@ private:
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < warp_tiles_n; j++) {
-            const RightParts r = load_right(parts + (warp_col() / tensor_cols + j) * right_words);
+            const RightParts r = load_right_parts(parts + (warp_col() / tensor_cols + j) * right_words);
 #pragma unroll
             for (int i = 0; i < warp_tiles_m; i++) {
                 multiply_add(l[i], r, sum[i][j]);
@@ -250,9 +256,10 @@ private:
         }
     }
 
-    // Stores the sums; non-finite sums are first recomputed in the order of `add`.
-    static __device__ void store_tensor(const TileSource<T>& left, const TileSource<T>& right,
-                                        const float (&sum)[warp_tiles_m][warp_tiles_n][4], const TileTarget<T>& to) {
+    // Stores the sums; non-finite sums are first recomputed in the order of `add_step_product`.
+    static __device__ void store_or_recompute_sums(const TileSource<T>& left, const TileSource<T>& right,
+                                                   const float (&sum)[warp_tiles_m][warp_tiles_n][4],
+                                                   const TileTarget<T>& to) {
         unsigned long long again = 0;
 #pragma unroll
         for (int i = 0; i < warp_tiles_m; i++) {
@@ -325,7 +332,7 @@ multiply_tensor(const T* __restrict__ left, const T* __restrict__ right, long lo
     compute_tile<T, cols, true>(left, right, num_rows, depth, width, add, out);
 }
 
-// Computes products[c, y, z] of `product_rows` in products.cuh, for wide matrices.
+// Computes products[c, y, z] of `multiply_chunks` in products.cuh, for wide matrices.
 template <class T, int rows, int cols, bool tensor>
 __device__ void compute_chunk_tile(const T* left, long long left_stride, int left_first, const T* right,
                                    long long right_stride, int right_first, long long num_rows, int chunk, int num_y,
@@ -345,18 +352,18 @@ __device__ void compute_chunk_tile(const T* left, long long left_stride, int lef
 
 template <class T, int rows, int cols>
 __global__ void __launch_bounds__(THREADS, matrix_blocks_per_sm<T>)
-product_tiles(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
-              long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z,
-              T* __restrict__ products) {
+multiply_chunks_tiled(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
+                      long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z,
+                      T* __restrict__ products) {
     compute_chunk_tile<T, rows, cols, false>(left, left_stride, left_first, right, right_stride, right_first, num_rows,
                                              chunk, num_y, num_z, products);
 }
 
 template <class T, int rows, int cols>
 __global__ void __launch_bounds__(THREADS, matrix_blocks_per_sm<T>)
-product_tiles_tensor(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
-                     long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z,
-                     T* __restrict__ products) {
+multiply_chunks_tiled_tensor(const T* __restrict__ left, long long left_stride, int left_first,
+                             const T* __restrict__ right, long long right_stride, int right_first, long long num_rows,
+                             int chunk, int num_y, int num_z, T* __restrict__ products) {
     compute_chunk_tile<T, rows, cols, true>(left, left_stride, left_first, right, right_stride, right_first, num_rows,
                                             chunk, num_y, num_z, products);
 }

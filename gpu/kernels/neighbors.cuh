@@ -21,7 +21,7 @@ __device__ inline double plus(double a, double b) { return __dadd_rn(a, b); }
 #endif
 
 // The cell of a structure, with zero vectors along nonperiodic directions, and its bins.
-struct Frame {
+struct CellFrame {
     double box[9], inverse[9];  // cell vectors and their duals, in rows
     double lowest[3], scale[3];  // along each vector, bin = (coordinate - lowest) scale
     int num_bins[3], bin_range[3];  // number of bins, and largest distance of neighbours in bins
@@ -33,7 +33,7 @@ struct Frame {
         return inverse[3 * k] * x[0] + inverse[3 * k + 1] * x[1] + inverse[3 * k + 2] * x[2];
     }
 };
-static_assert(sizeof(Frame) == NEIGHBOR_FRAME * sizeof(double), "gpu/neighbors.py allocates frames");
+static_assert(sizeof(CellFrame) == NEIGHBOR_FRAME * sizeof(double), "gpu/neighbors.py allocates frames");
 
 __device__ inline void cross(const double* a, const double* b, double* out) {
     for (int k = 0; k < 3; k++) {
@@ -46,7 +46,7 @@ __device__ inline double norm(const double* a) { return sqrt(a[0] * a[0] + a[1] 
 
 // Completes a frame with its dual vectors. Stores the periodic vectors in `rows`, completed by unit vectors that are
 // perpendicular to all other rows.
-__device__ inline void complete_frame(Frame& frame, double* rows) {
+__device__ inline void complete_frame(CellFrame& frame, double* rows) {
     const int number = frame.periodic[0] + frame.periodic[1] + frame.periodic[2];
     const int only = frame.periodic[0] ? 0 : frame.periodic[1] ? 1 : 2;
     double* const vector = rows + 3 * only;
@@ -105,7 +105,7 @@ template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
 neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bool* __restrict__ periodic,
                 const I* __restrict__ offsets, const I* __restrict__ members, double cutoff, double* __restrict__ frames) {
-    __shared__ neighbor::Frame frame;
+    __shared__ neighbor::CellFrame frame;
     __shared__ double rows[9];
     __shared__ double low[3][THREADS];
     __shared__ double high[3][THREADS];
@@ -164,7 +164,7 @@ neighbor_frames(const T* __restrict__ pos, const T* __restrict__ cells, const bo
     for (int k = 0; k < 3 && !frame.valid; k++) {
         frame.bin_range[k] = 0;
     }
-    reinterpret_cast<neighbor::Frame*>(frames)[s] = frame;
+    reinterpret_cast<neighbor::CellFrame*>(frames)[s] = frame;
 }
 
 // Computes for each atom its bin (num_atoms for ghosts), its offset from the structure's cell in cells, and whether the CPU
@@ -184,7 +184,7 @@ neighbor_bins(const T* __restrict__ pos, const long long* __restrict__ batch, co
     if (s >= num_structures) {
         return;
     }
-    const neighbor::Frame& frame = reinterpret_cast<const neighbor::Frame*>(frames)[s];
+    const neighbor::CellFrame& frame = reinterpret_cast<const neighbor::CellFrame*>(frames)[s];
     const double x[3] = {double(pos[3 * i]), double(pos[3 * i + 1]), double(pos[3 * i + 2])};
     const bool any_periodic = frame.periodic[0] || frame.periodic[1] || frame.periodic[2];
     int bin = 0;
@@ -220,7 +220,7 @@ neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, c
     int count = 0;
     const int s = int(batch[a]);
     if (s < num_structures) {
-        const neighbor::Frame& frame = reinterpret_cast<const neighbor::Frame*>(frames)[s];
+        const neighbor::CellFrame& frame = reinterpret_cast<const neighbor::CellFrame*>(frames)[s];
         const int base = int(offsets[s]), own = bins[a] - base, *const num_bins = frame.num_bins;
         const int at[3] = {own / num_bins[2] / num_bins[1], own / num_bins[2] % num_bins[1], own % num_bins[2]};
         const double x[3] = {double(pos[3 * a]), double(pos[3 * a + 1]), double(pos[3 * a + 2])};
@@ -280,8 +280,8 @@ neighbor_pairs(const T* __restrict__ pos, const long long* __restrict__ batch, c
 
 // Sorts the edges of each source by destination and shifts: the position of an edge is the number of smaller edges.
 __global__ void __launch_bounds__(THREADS)
-neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edges, int num_atoms, int most_edges,
-               int* __restrict__ sorted) {
+neighbor_sort_edges(const int* __restrict__ row_offsets, const int* __restrict__ edges, int num_atoms, int most_edges,
+                    int* __restrict__ sorted) {
     const long long stride = most_edges;
     const int e = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
     if (e >= row_offsets[num_atoms]) {
@@ -307,10 +307,10 @@ neighbor_order(const int* __restrict__ row_offsets, const int* __restrict__ edge
 // edges out of a, sorted by destination.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
-neighbor_links(const int* __restrict__ row_offsets, const int* __restrict__ sorted, int num_atoms, int most_edges,
-               I* __restrict__ dst_edge_index, I* __restrict__ src, I* __restrict__ dst, I* __restrict__ reverse_start,
-               I* __restrict__ reverse_stop, I* __restrict__ reverse_edge, I* __restrict__ edge_start,
-               I* __restrict__ edge_stop, T* __restrict__ shifts) {
+neighbor_link_edges(const int* __restrict__ row_offsets, const int* __restrict__ sorted, int num_atoms, int most_edges,
+                    I* __restrict__ dst_edge_index, I* __restrict__ src, I* __restrict__ dst,
+                    I* __restrict__ reverse_start, I* __restrict__ reverse_stop, I* __restrict__ reverse_edge,
+                    I* __restrict__ edge_start, I* __restrict__ edge_stop, T* __restrict__ shifts) {
     const int e = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
     if (e >= row_offsets[num_atoms]) {
         return;

@@ -17,7 +17,7 @@ constexpr int product_elements = 2 * product_stride * product_depth;
 template <class T> constexpr int product_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 
 // Lanes of a tile, as exponents of two.
-struct Tile {
+struct TileLanes {
     int row_bits;
     int col_bits;
 
@@ -66,7 +66,7 @@ template <class T, int m, int n> __device__ void add_outer(const T (&left)[m], c
     }
 }
 
-template <class T, int m, int n> __device__ void add_to(T (&sum)[m][n], const T (&part)[m][n]) {
+template <class T, int m, int n> __device__ void add_elementwise(T (&sum)[m][n], const T (&part)[m][n]) {
 #pragma unroll
     for (int i = 0; i < m; i++) {
 #pragma unroll
@@ -76,12 +76,12 @@ template <class T, int m, int n> __device__ void add_to(T (&sum)[m][n], const T 
     }
 }
 
-template <class T> struct Product {
-    Tile tile;
+template <class T> struct BlockProduct {
+    TileLanes tile;
     T* buffer;  // product_elements in shared memory, aligned to 16 bytes
     T sum[lane_rows][lane_cols];
 
-    __device__ Product(const Tile& tile, T* buffer) : tile(tile), buffer(buffer), sum{} {}
+    __device__ BlockProduct(const TileLanes& tile, T* buffer) : tile(tile), buffer(buffer), sum{} {}
 
     // sum(y, z) += sum over x < depth of left(x, y) right(x, z), y < rows and z < cols. All threads must call this;
     // values that they stored before are not yet visible.
@@ -90,16 +90,16 @@ template <class T> struct Product {
         T* const other = buffer + product_depth * product_stride;
         for (int x0 = 0; x0 < depth; x0 += product_depth) {
             const int here = min(product_depth, depth - x0);
-            load(x0, here, rows, tile.row_bits + 2, buffer, left);
-            load(x0, here, cols, tile.col_bits + 1, other, right);
+            load_factor(x0, here, rows, tile.row_bits + 2, buffer, left);
+            load_factor(x0, here, cols, tile.col_bits + 1, other, right);
             __syncthreads();
-            multiply(other, here);
+            add_slice_product(other, here);
             __syncthreads();
         }
     }
 
     // The threads of the first slice receive the complete sums; the buffer must not be used again.
-    __device__ void reduce() {
+    __device__ void reduce_slices() {
         const int slices = tile.slices(), size = tile.rows() * tile.cols();
         const int place = tile.row() * tile.cols() + tile.col();
         if (slices == 1) {
@@ -125,7 +125,7 @@ template <class T> struct Product {
     }
 
     // Calls to(y, z, sum(y, z)) for every complete sum, each by one thread.
-    template <class To> __device__ void each(int rows, int cols, const To& to) const {
+    template <class To> __device__ void for_each_element(int rows, int cols, const To& to) const {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
 #pragma unroll
@@ -141,7 +141,7 @@ template <class T> struct Product {
 private:
     // to[x][y] = from(x0 + x, y), zero outside of x < depth and y < width.
     template <class From>
-    __device__ void load(int x0, int depth, int width, int y_bits, T* to, const From& from) const {
+    __device__ void load_factor(int x0, int depth, int width, int y_bits, T* to, const From& from) const {
         for (int i = threadIdx.x; i < product_depth << y_bits; i += blockDim.x) {
             const int x = i >> y_bits, y = i & ((1 << y_bits) - 1);
             to[x * product_stride + y] = x < depth && y < width ? from(x0 + x, y) : T(0);
@@ -149,7 +149,7 @@ private:
     }
 
     // The slice's share of the loaded depth, rounded separately to avoid long chains of additions.
-    __device__ void multiply(const T* other, int depth) {
+    __device__ void add_slice_product(const T* other, int depth) {
         const int share = product_depth / tile.slices(), begin = tile.slice() * share;
         const T* left = buffer + begin * product_stride + tile.row();
         const T* right = other + begin * product_stride + tile.col();
@@ -163,7 +163,7 @@ private:
             left += product_stride;
             right += product_stride;
         }
-        add_to(sum, part);
+        add_elementwise(sum, part);
     }
 };
 
@@ -171,11 +171,11 @@ private:
 // right[x, right_first + z]; rows of left and right are `left_stride` and `right_stride` apart. One block per tile.
 template <class T>
 __global__ void __launch_bounds__(THREADS, product_blocks_per_sm<T>)
-product_rows(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
-             long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z, int row_bits,
-             int col_bits, T* __restrict__ products) {
+multiply_chunks(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
+                long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z,
+                int row_bits, int col_bits, T* __restrict__ products) {
     __shared__ __align__(16) T factors[product_elements];
-    const Tile tile{row_bits, col_bits};
+    const TileLanes tile{row_bits, col_bits};
     const unsigned col_tiles = (num_z + tile.cols() - 1) / tile.cols();
     const unsigned tiles = col_tiles * ((num_y + tile.rows() - 1) / tile.rows());
     const int y0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), z0 = int(blockIdx.x % col_tiles) * tile.cols();
@@ -184,11 +184,12 @@ product_rows(const T* __restrict__ left, long long left_stride, int left_first, 
     const int depth = int(num_rows - first < chunk ? num_rows - first : chunk);
     const T* const left_tile = left + first * left_stride + left_first + y0;
     const T* const right_tile = right + first * right_stride + right_first + z0;
-    Product<T> product(tile, factors);
+    BlockProduct<T> product(tile, factors);
     product.add(
         num_rows_y, num_cols_z, depth, [&](int x, int y) { return left_tile[x * left_stride + y]; },
         [&](int x, int z) { return right_tile[x * right_stride + z]; });
-    product.reduce();
+    product.reduce_slices();
     T* const target = products + (c * num_y + y0) * num_z + z0;
-    product.each(num_rows_y, num_cols_z, [&](int y, int z, T sum) { target[(long long)(y) * num_z + z] = sum; });
+    product.for_each_element(num_rows_y, num_cols_z,
+                             [&](int y, int z, T sum) { target[(long long)(y) * num_z + z] = sum; });
 }

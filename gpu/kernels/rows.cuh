@@ -34,7 +34,7 @@ template <int n, class S> __device__ void store_pack(S* to, const Pack<S, n>& pa
     *reinterpret_cast<Pack<S, n>*>(to) = pack;
 }
 
-struct Lanes {
+struct LaneLayout {
     int column_bits;
     int position_bits;
 
@@ -48,7 +48,7 @@ struct Lanes {
 };
 
 // Returns the sum over all lanes of a group that have the same column to each of these lanes.
-template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
+template <class T> __device__ T sum_over_positions(const LaneLayout& lanes, T sum) {
 #pragma unroll 1
     for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1 << bit);
@@ -58,7 +58,7 @@ template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
 
 // Like sum_over_positions for several columns, divided by `divisor`.
 template <class T, int n>
-__device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
+__device__ Pack<T, n> sums_over_positions(const LaneLayout& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {
@@ -68,7 +68,7 @@ __device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sum
 }
 
 // Returns the sums of one lane divided by `divisor`.
-template <class T, int n> __device__ Pack<T, n> quotients(const Sum<T> (&sums)[n], T divisor) {
+template <class T, int n> __device__ Pack<T, n> divide_sums(const Sum<T> (&sums)[n], T divisor) {
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {
@@ -78,7 +78,7 @@ template <class T, int n> __device__ Pack<T, n> quotients(const Sum<T> (&sums)[n
 }
 
 // Replaces `sums` by sums over all lanes of a group that have the same position.
-template <class T, int count> __device__ void sum_over_columns(const Lanes& lanes, T (&sums)[count]) {
+template <class T, int count> __device__ void sum_over_columns(const LaneLayout& lanes, T (&sums)[count]) {
 #pragma unroll 1
     for (int bit = 0; bit < lanes.column_bits; bit++) {
 #pragma unroll
@@ -88,7 +88,7 @@ template <class T, int count> __device__ void sum_over_columns(const Lanes& lane
     }
 }
 
-template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
+template <class T> __device__ T sum_over_columns(const LaneLayout& lanes, T sum) {
     T sums[1] = {sum};
     sum_over_columns(lanes, sums);
     return sums[0];
@@ -96,11 +96,11 @@ template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
 
 // The column and the piece of a lane. Consecutive blocks process the tiles of columns of the same pieces, and a group
 // of lanes processes one piece.
-template <int n> struct TilePosition {
+template <int n> struct LaneAssignment {
     int column;       // the first of this lane's n columns
     long long piece;  // number of the piece
 
-    __device__ TilePosition(const Lanes& lanes, int width) {
+    __device__ LaneAssignment(const LaneLayout& lanes, int width) {
         constexpr int pack_bits = n == 8 ? 3 : n == 4 ? 2 : n == 2 ? 1 : 0;
         const int tile = n << lanes.column_bits;
         const unsigned tiles = unsigned(width + tile - 1) >> (pack_bits + lanes.column_bits);
@@ -118,7 +118,8 @@ constexpr int unroll = 4;
 // position e[u] of the piece. If valid[u] is false, term k + u does not exist, and items[u] must not be used. Lanes
 // that are not `lane_active` have no terms.
 template <class Item, class Fetch, class Use>
-__device__ void each_position(const Lanes& lanes, int size, bool lane_active, const Fetch& fetch, const Use& use) {
+__device__ void for_each_position(const LaneLayout& lanes, int size, bool lane_active, const Fetch& fetch,
+                                  const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
     int longest = size;  // maximum size in the warp, because all lanes must reach the shuffles
 #pragma unroll 1
@@ -141,7 +142,7 @@ __device__ void each_position(const Lanes& lanes, int size, bool lane_active, co
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 const int from = first + (u << lanes.position_bits) + lanes.position();
-                items[u] = own_item.of_lane(from, count);
+                items[u] = own_item.shuffle_from_lane(from, count);
                 e[u] = begin + from;
                 valid[u] = from < own_end;
             }
@@ -150,17 +151,19 @@ __device__ void each_position(const Lanes& lanes, int size, bool lane_active, co
     }
 }
 
-// An Item (see each_position) that contains only the row of a position.
-template <class I> struct Source {
+// An Item (see for_each_position) that contains only the row of a position.
+template <class I> struct SourceItem {
     I row;
 
-    __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
+    __device__ SourceItem shuffle_from_lane(int lane, int lanes) const {
+        return {__shfl_sync(0xffffffffu, row, lane, lanes)};
+    }
 };
 
 // Loads n columns of row items[u].row if valid[u], else sets them to zero.
 template <int n, class S, class Item>
-__device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&valid)[unroll],
-                          Pack<S, n> (&rows)[unroll]) {
+__device__ void load_item_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&valid)[unroll],
+                               Pack<S, n> (&rows)[unroll]) {
 #pragma unroll
     for (int u = 0; u < unroll; u++) {
         rows[u] = {};

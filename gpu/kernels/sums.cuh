@@ -4,9 +4,9 @@
 // like the row. A longer row is cut into parts of `PART_SIZE` positions, counted from its start; the graph contains a
 // list of all parts, and part t is piece num_rows + t. Therefore the sums of a row depend only on that row.
 //
-// The piece of a whole row writes the result of the row. A part writes a row of an overflow array, which finish_rows
-// adds in a tree whose shape depends only on the number of parts. For a long row, the piece numbered like the row is
-// empty; finish_rows overwrites its result.
+// The piece of a whole row writes the result of the row. A part writes a row of an overflow array, which
+// sum_long_row_parts adds in a tree whose shape depends only on the number of parts. For a long row, the piece numbered
+// like the row is empty; sum_long_row_parts overwrites its result.
 //
 // If all terms are equal, the roundings in a chain of additions have the same direction: the error is 0 for 4 terms,
 // 2.3 eps for 16, and 32 eps for 256. Therefore no chain has more than 16 terms, and sums have few levels of chains.
@@ -90,7 +90,7 @@ template <class I> struct RowPartition {
     }
 
     // Returns the largest size among the pieces s .. s + count - 1.
-    __device__ int longest(long long s, int count) const {
+    __device__ int longest_piece_size(long long s, int count) const {
         int longest = 0;
         for (int i = 0; i < count; i++) {
             longest = max(longest, piece(s + i).size);
@@ -99,7 +99,7 @@ template <class I> struct RowPartition {
     }
 
     // Returns the address for the `width` sums of piece s: a row of `out`, or a row of `overflow` for a part.
-    template <class T> __device__ T* target(long long s, int width, T* out, T* overflow) const {
+    template <class T> __device__ T* output_address(long long s, int width, T* out, T* overflow) const {
         return is_row(s) ? out + s * width : overflow + (s - num_rows) * width;
     }
 };
@@ -134,7 +134,7 @@ template <class I> struct LongRow {
     }
 
     // Sums this column over the overflow rows of the parts; only threads with threadIdx.y = 0 return the result.
-    template <class T> __device__ T sum(const T* overflow, int width, T (*sums)[32]) const {
+    template <class T> __device__ T sum_parts(const T* overflow, int width, T (*sums)[32]) const {
         LongSum<T> terms;
         if (column < width) {
             int i = 0;
@@ -149,11 +149,11 @@ template <class I> struct LongRow {
 // For every long row, out[row] = sum of the overflow rows of its parts, divided by divisor[row] unless null.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
-finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
-            const T* __restrict__ divisor, T* __restrict__ out) {
+sum_long_row_parts(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
+                   const T* __restrict__ divisor, T* __restrict__ out) {
     __shared__ T sums[8][32];
     const LongRow<I> long_row(long_rows, num_long, width);
-    const T sum = long_row.sum(overflow, width, sums);
+    const T sum = long_row.sum_parts(overflow, width, sums);
     if (threadIdx.y == 0 && long_row.column < width) {
         out[long_row.row * width + long_row.column] = divisor == nullptr ? sum : sum / divisor[long_row.row];
     }
@@ -162,12 +162,12 @@ finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, lon
 // out[row] = sum over its positions of values[order[position]].
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
-gather_rows(const T* __restrict__ values, const I* __restrict__ order, const RowPartition<I> partition, int width,
-            int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
+sum_gathered_rows(const T* __restrict__ values, const I* __restrict__ order, const RowPartition<I> partition, int width,
+                  int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
     const long long s = (long long)(blockIdx.x) * (THREADS >> lane_bits) + (threadIdx.x >> lane_bits);
     const RowChunk<I> piece = partition.piece(s);
     if (s < partition.num_pieces) {
-        T* const target = partition.target(s, width, out, overflow);
+        T* const target = partition.output_address(s, width, out, overflow);
         for (int j = threadIdx.x & ((1 << lane_bits) - 1); j < width; j += 1 << lane_bits) {
             Sum<T> sum;
             for (int e = 0; e < piece.size; e++) {
@@ -181,7 +181,7 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Row
 // Copies the row of `values` for each piece, or zeros for empty pieces, so that values without edges have no effect.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
-spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {
+copy_rows_to_pieces(const T* __restrict__ values, const RowPartition<I> partition, int width, T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < partition.num_pieces * width) {
         const long long s = i / width;
@@ -193,8 +193,8 @@ spread_rows(const T* __restrict__ values, const RowPartition<I> partition, int w
 // out[row] = values[row], zero for a row without positions.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
-rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long long num_rows, int width,
-               T* __restrict__ out) {
+copy_nonempty_rows(const T* __restrict__ values, const I* __restrict__ offsets, long long num_rows, int width,
+                   T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < num_rows * width) {
         const long long row = i / width;

@@ -24,17 +24,17 @@ constexpr int tensor_rows = 16, tensor_cols = 8, tensor_depth = 16;
 
 // The bfloat16 parts of two numbers at consecutive depths, largest parts first. Each 32-bit word holds one part of each
 // number, with the number at the smaller depth in the lower half.
-struct Parts {
+struct PairParts {
     unsigned at[3];
 };
 
-__device__ inline unsigned bfloat16_pair(float low, float high) {
+__device__ inline unsigned round_to_bfloat16_pair(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 #else
-    return unsigned(rounded_to_bfloat16(high).bits) << 16 | rounded_to_bfloat16(low).bits;
+    return unsigned(round_to_bfloat16(high).bits) << 16 | round_to_bfloat16(low).bits;
 #endif
 }
 
@@ -48,10 +48,10 @@ __device__ inline unsigned join_halves(unsigned low, unsigned high, bool upper) 
 }
 
 // Splits two numbers. Returns zero only if three parts hold both of them exactly.
-__device__ inline unsigned split(float low, float high, Parts& parts) {
+__device__ inline unsigned split_pair(float low, float high, PairParts& parts) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-        parts.at[p] = bfloat16_pair(low, high);
+        parts.at[p] = round_to_bfloat16_pair(low, high);
         low -= __uint_as_float(parts.at[p] << 16);
         high -= __uint_as_float(parts.at[p] & 0xffff0000u);
     }
@@ -66,10 +66,10 @@ constexpr unsigned nan_parts = 0x7fff7fffu;  // two bfloat16 NaN
 // The parts of four numbers in a row of a left tile or in a column of a right tile. If three parts do not hold all four
 // numbers, all sums of the row or column become NaN.
 struct FourParts {
-    Parts pair[2];
+    PairParts pair[2];
 
     __device__ FourParts(float low, float high, float next_low, float next_high) {
-        const unsigned first = split(low, high, pair[0]), second = split(next_low, next_high, pair[1]);
+        const unsigned first = split_pair(low, high, pair[0]), second = split_pair(next_low, next_high, pair[1]);
         if ((first | second) != 0) {
             pair[0].at[0] = nan_parts;
         }

@@ -3,17 +3,17 @@
 // are 1, and if edge_ids is null, the edge row of each position is the position itself.
 #include "rows.cuh"
 
-template <class T, class I> __device__ T weight_of(const T* weights, const I* edge_ids, I p) {
+template <class T, class I> __device__ T get_weight(const T* weights, const I* edge_ids, I p) {
     return weights == nullptr ? T(1) : weights[edge_ids == nullptr ? p : edge_ids[p]];
 }
 
-// An Item (see each_position) with the row of a position and its weights.
-template <class T, class I, int count> struct Weighted {
+// An Item (see for_each_position) with the row of a position and its weights.
+template <class T, class I, int count> struct WeightedItem {
     I row;
     T weights[count];
 
-    __device__ Weighted of_lane(int lane, int lanes) const {
-        Weighted other{__shfl_sync(0xffffffffu, row, lane, lanes)};
+    __device__ WeightedItem shuffle_from_lane(int lane, int lanes) const {
+        WeightedItem other{__shfl_sync(0xffffffffu, row, lane, lanes)};
 #pragma unroll
         for (int i = 0; i < count; i++) {
             other.weights[i] = __shfl_sync(0xffffffffu, weights[i], lane, lanes);
@@ -27,31 +27,31 @@ template <class T, class I>
 __global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_degrees(const T* __restrict__ weights, const RowPartition<I> partition, const I* __restrict__ edge_ids,
                  int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
-    const Lanes lanes{0, position_bits};
-    const long long s = TilePosition<1>(lanes, 1).piece;
+    const LaneLayout lanes{0, position_bits};
+    const long long s = LaneAssignment<1>(lanes, 1).piece;
     const RowChunk<I> piece = partition.piece(s);
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        sum.add(weight_of(weights, edge_ids, piece.begin + I(e)), k++);
+        sum.add(get_weight(weights, edge_ids, piece.begin + I(e)), k++);
     }
     const T total = sum_over_positions(lanes, sum.value());
     if (s < partition.num_pieces && lanes.position() == 0) {
-        *partition.target(s, 1, out, overflow) = total;
+        *partition.output_address(s, 1, out, overflow) = total;
     }
 }
 
 // out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
-// divided by degree[row] for whole rows; finish_rows divides the sums of long rows.
+// divided by degree[row] for whole rows; sum_long_row_parts divides the sums of long rows.
 template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(THREADS, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
              const RowPartition<I> partition, const I* __restrict__ indices, const I* __restrict__ edge_ids, int width,
-             const Lanes lanes, T* __restrict__ out, T* __restrict__ overflow) {
+             const LaneLayout lanes, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
-    using Item = Weighted<T, I, second ? 2 : 1>;
-    const TilePosition<n> place(lanes, width);
+    using Item = WeightedItem<T, I, second ? 2 : 1>;
+    const LaneAssignment<n> place(lanes, width);
     const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Pack<T, n> base{};
@@ -59,23 +59,23 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
         base = load_pack<n>(centre + (long long)(piece.row) * width + place.column);
     }
     Sum<T> sum[n];
-    each_position<Item>(
+    for_each_position<Item>(
         lanes, piece.size, inside,
         [&](int e) {
             const I p = piece.begin + I(e);
-            Item item{indices[p], {values == nullptr ? T(0) : weight_of(weights, edge_ids, p)}};
+            Item item{indices[p], {values == nullptr ? T(0) : get_weight(weights, edge_ids, p)}};
             if constexpr (second) {
-                item.weights[1] = weight_of(weights_2, edge_ids, p);
+                item.weights[1] = get_weight(weights_2, edge_ids, p);
             }
             return item;
         },
         [&](const Item(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
             Pack<T, n> x[unroll] = {}, x_2[unroll];
             if (!second || values != nullptr) {
-                load_rows(values + place.column, width, items, valid, x);
+                load_item_rows(values + place.column, width, items, valid, x);
             }
             if (second) {
-                load_rows(values_2 + place.column, width, items, valid, x_2);
+                load_item_rows(values_2 + place.column, width, items, valid, x_2);
             }
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
@@ -99,7 +99,7 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
                 total.at[r] /= divisor;
             }
         }
-        store_pack(partition.target(place.piece, width, out, overflow) + place.column, total);
+        store_pack(partition.output_address(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
@@ -129,10 +129,10 @@ template <class T, class I, bool wide>
 __global__ void __launch_bounds__(THREADS, gather_blocks_per_sm<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const RowPartition<I> partition,
                  const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int largest,
-                 const Lanes lanes, T* __restrict__ out, I* __restrict__ location, T* __restrict__ overflow,
+                 const LaneLayout lanes, T* __restrict__ out, I* __restrict__ location, T* __restrict__ overflow,
                  I* __restrict__ overflow_location) {
     constexpr int n = pack_elements<T, wide>;
-    const TilePosition<n> place(lanes, width);
+    const LaneAssignment<n> place(lanes, width);
     const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Candidate<T, I> best[n];
@@ -140,16 +140,16 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
     for (int r = 0; r < n; r++) {
         best[r] = {T(0), I(-1)};
     }
-    using Item = Weighted<T, I, 1>;
-    each_position<Item>(
+    using Item = WeightedItem<T, I, 1>;
+    for_each_position<Item>(
         lanes, piece.size, inside,
         [&](int e) {
             const I p = piece.begin + I(e);
-            return Item{indices[p], {weight_of(weights, edge_ids, p)}};
+            return Item{indices[p], {get_weight(weights, edge_ids, p)}};
         },
         [&](const Item(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
             Pack<T, n> x[unroll];
-            load_rows(values + place.column, width, items, valid, x);
+            load_item_rows(values + place.column, width, items, valid, x);
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
 #pragma unroll
@@ -170,9 +170,9 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
         }
     }
     if (place.piece < partition.num_pieces && place.column < width && lanes.position() == 0) {
-        T* const target = partition.target(place.piece, width, out, overflow) + place.column;
+        T* const target = partition.output_address(place.piece, width, out, overflow) + place.column;
         I* const target_location =
-            partition.target(place.piece, width, location, overflow_location) + place.column;
+            partition.output_address(place.piece, width, location, overflow_location) + place.column;
         Pack<T, n> value;
 #pragma unroll
         for (int r = 0; r < n; r++) {
@@ -186,9 +186,9 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
 // Combines the extrema of the parts of every long row.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
-weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ overflow_location,
-                          const I* __restrict__ long_rows, long long num_long, int width, int largest,
-                          T* __restrict__ out, I* __restrict__ location) {
+weighted_combine_extrema(const T* __restrict__ overflow, const I* __restrict__ overflow_location,
+                         const I* __restrict__ long_rows, long long num_long, int width, int largest,
+                         T* __restrict__ out, I* __restrict__ location) {
     __shared__ T values[8][32];
     __shared__ I locations[8][32];
     const LongRow<I> place(long_rows, num_long, width);
@@ -216,17 +216,18 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
 // = location[row, j], or 0 if p is -1.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, row_blocks_per_sm)
-weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
-              const T* __restrict__ values_2, const I* __restrict__ location, const I* __restrict__ indices,
-              const I* __restrict__ edge_ids, long long num_rows, int width, T* __restrict__ out) {
+weighted_values_at_extrema(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
+                           const T* __restrict__ values_2, const I* __restrict__ location,
+                           const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_rows, int width,
+                           T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < num_rows * width) {
         const I p = location[i];
         T sum = T(0);
         if (p >= I(0)) {
             const long long from = (long long)(indices[p]) * width + i % width;
-            sum += values != nullptr ? weight_of(weights, edge_ids, p) * values[from] : T(0);
-            sum += values_2 != nullptr ? weight_of(weights_2, edge_ids, p) * values_2[from] : T(0);
+            sum += values != nullptr ? get_weight(weights, edge_ids, p) * values[from] : T(0);
+            sum += values_2 != nullptr ? get_weight(weights_2, edge_ids, p) * values_2[from] : T(0);
         }
         out[i] = sum;
     }
@@ -235,12 +236,12 @@ weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const
 // ---- derivatives ----------------------------------------------------------------------------------------------------
 
 // A position, its row of g, and the coefficient of this row.
-template <class T, class I> struct Cotangent {
+template <class T, class I> struct WeightedGradientItem {
     I row;
     I position;
     T coefficient;
 
-    __device__ Cotangent of_lane(int lane, int lanes) const {
+    __device__ WeightedGradientItem shuffle_from_lane(int lane, int lanes) const {
         return {__shfl_sync(0xffffffffu, row, lane, lanes), __shfl_sync(0xffffffffu, position, lane, lanes),
                 __shfl_sync(0xffffffffu, coefficient, lane, lanes)};
     }
@@ -250,30 +251,30 @@ template <class T, class I> struct Cotangent {
 // degree[dst]; unless location is null, only the positions of the extrema contribute.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I>)
-weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
-                    const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
-                    const RowPartition<I> partition, const I* __restrict__ src_positions,
-                    const I* __restrict__ destinations, const I* __restrict__ edge_ids, int width, const Lanes lanes,
-                    T* __restrict__ out, T* __restrict__ overflow) {
+weighted_source_gradient(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
+                         const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
+                         const RowPartition<I> partition, const I* __restrict__ src_positions,
+                         const I* __restrict__ destinations, const I* __restrict__ edge_ids, int width,
+                         const LaneLayout lanes, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
-    using Item = Cotangent<T, I>;
-    const TilePosition<n> place(lanes, width);
+    using Item = WeightedGradientItem<T, I>;
+    const LaneAssignment<n> place(lanes, width);
     const RowChunk<I> piece = partition.piece(place.piece);
     const bool inside = place.column < width;
     Sum<T> sum[n];
-    each_position<Item>(
+    for_each_position<Item>(
         lanes, piece.size, inside,
         [&](int e) {
             const I p = src_positions[piece.begin + I(e)], i = destinations[p];
-            T c = weight_of(weights, edge_ids, p);
+            T c = get_weight(weights, edge_ids, p);
             if (degree_dot != nullptr) {
-                c -= weight_of(weights_2, edge_ids, p) * (degree_dot[i] / degree[i]);
+                c -= get_weight(weights_2, edge_ids, p) * (degree_dot[i] / degree[i]);
             }
             return Item{i, p, degree != nullptr ? c / degree[i] : c};
         },
         [&](const Item(&items)[unroll], const bool(&valid)[unroll], const int(&)[unroll], int k) {
             Pack<T, n> value[unroll];
-            load_rows(g + place.column, width, items, valid, value);
+            load_item_rows(g + place.column, width, items, valid, value);
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
                 const T c = valid[u] ? items[u].coefficient : T(0);
@@ -287,12 +288,12 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
         });
     Pack<T, n> total = sums_over_positions(lanes, sum);
     if (place.piece < partition.num_pieces && inside && lanes.position() == 0) {
-        store_pack(partition.target(place.piece, width, out, overflow) + place.column, total);
+        store_pack(partition.output_address(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
 // The n columns of a destination's row, starting at `column`, that a lane multiplies by columns of the sources.
-template <class T, class I, int n> struct OwnColumns {
+template <class T, class I, int n> struct DestinationColumns {
     Pack<T, n> g;
     Pack<T, n> centre;
     Pack<T, n> centre_2;
@@ -307,14 +308,14 @@ __global__ void __launch_bounds__(THREADS, few_row_blocks_per_sm<T, I> - (second
 weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
               const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
               const T* __restrict__ degree_dot, const I* __restrict__ location, const RowPartition<I> partition,
-              const I* __restrict__ indices, int width, const Lanes lanes, T* __restrict__ dots) {
+              const I* __restrict__ indices, int width, const LaneLayout lanes, T* __restrict__ dots) {
     constexpr int n = pack_elements<T, wide>;
     const RowChunk<I> piece = partition.piece(
         (long long)(blockIdx.x) * lanes.groups() + lanes.group());
     const long long row = (long long)(piece.row) * width;
     const int first = n * lanes.column();
     const auto load_own = [&](int column) {
-        OwnColumns<T, I, n> own{};
+        DestinationColumns<T, I, n> own{};
         own.g = load_pack<n>(g + row + column);
         if (centre != nullptr) {
             own.centre = load_pack<n>(centre + row + column);
@@ -330,13 +331,13 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
     const bool has_edges = piece.size > 0;
     const T divisor = degree != nullptr && has_edges ? degree[piece.row] : T(1);
     const T rho = second && has_edges ? degree_dot[piece.row] / divisor : T(0);
-    OwnColumns<T, I, n> own{};
+    DestinationColumns<T, I, n> own{};
     if (has_edges && first < width) {
         own = load_own(first);  // loaded once for all positions
     }
-    each_position<Source<I>>(
-        lanes, piece.size, true, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
-        [&](const Source<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
+    for_each_position<SourceItem<I>>(
+        lanes, piece.size, true, [&](int e) { return SourceItem<I>{indices[piece.begin + I(e)]}; },
+        [&](const SourceItem<I>(&items)[unroll], const bool(&valid)[unroll], const int(&e)[unroll], int) {
             Sum<T> sums[unroll];
             int tile = 0;
 #pragma unroll 1
@@ -346,10 +347,10 @@ weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __
                 }
                 Pack<T, n> x[unroll] = {}, x_2[unroll] = {};
                 if (values != nullptr) {
-                    load_rows(values + column, width, items, valid, x);
+                    load_item_rows(values + column, width, items, valid, x);
                 }
                 if (second) {
-                    load_rows(values_2 + column, width, items, valid, x_2);
+                    load_item_rows(values_2 + column, width, items, valid, x_2);
                 }
 #pragma unroll
                 for (int u = 0; u < unroll; u++) {

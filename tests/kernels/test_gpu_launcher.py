@@ -296,7 +296,7 @@ def test_next_process_uses_the_cache(device, requested_compilations, monkeypatch
 def test_kernels_of_a_call_are_compiled_ahead(device, requested_compilations, monkeypatch):
     """The first launch compiles all kernels of its call, using threads; `gpu.compile` compiles those of an operator."""
     monkeypatch.setattr(launcher, "COMPILE_AHEAD", True)
-    begun, kernels = threading.Event(), cache.list_related_instances("weighted", "finish_rows<float, int>")
+    begun, kernels = threading.Event(), cache.list_related_instances("weighted", "sum_long_row_parts<float, int>")
     real = device.xp.cuda.compiler.compile_using_nvrtc
 
     def compile_slowly(*args, **kwargs):
@@ -306,12 +306,12 @@ def test_kernels_of_a_call_are_compiled_ahead(device, requested_compilations, mo
 
     device.xp.cuda.compiler.compile_using_nvrtc = compile_slowly
     monkeypatch.setattr(cache, "KERNELS", Path(launcher.__file__).parent / "kernels")
-    device.compiled("weighted", "finish_rows<float, int>")
+    device.compiled("weighted", "sum_long_row_parts<float, int>")
     assert begun.is_set()
     for name in kernels:
         assert device.cache.compiled("weighted", name).read_text() == f"weighted\n{name}"
     assert sorted(names for _, _, (names,), _ in requested_compilations) == sorted(
-        ["finish_rows<float, int>", *kernels]
+        ["sum_long_row_parts<float, int>", *kernels]
     )
     assert gpu.compile("agg_weighted_n2n", index=np.int32, progress=False) == 0
     assert gpu.compile("agg_weighted_n2n", np.float64) == len(requested_compilations) - len(kernels) - 1

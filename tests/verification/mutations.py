@@ -96,7 +96,7 @@ DIMENET = {
         "weight of the harmonics of order zero": "double weight = ⟦m > 0 ? 2 : 1 → 2⟧;",
     },
     "gpu/kernels/dimenet_in_edges.cuh": {
-        "sign of the left-out edges": "add_pair(e, ⟦use_state ? T(-1) : T → T⟧(1), edge"
+        "sign of the left-out edges": "add_pair_gradients(e, ⟦use_state ? T(-1) : T → T⟧(1), edge"
     },
     "gpu/kernels/dimenet.cu": {
         "weights not transposed": "? down[⟦c * n_mid + m → m * num_columns + c⟧] : T(0);",
@@ -116,7 +116,7 @@ DIMENET = {
     "gpu/kernels/dimenet_third.cuh": {
         "a Legendre polynomial's derivative": "d_next = ⟦d_below + T → T⟧(2 * n + 1) * p;",
         "the last of the edges that are left out": "f < left_start[e] || f >= left_stop[e]⟦ →  - 1⟧;",
-        "directions of other edges": "pull[k] = g * sums.number(⟦k + 1 → 3 - k⟧);",
+        "directions of other edges": "pull[k] = g * sums.get_sum(⟦k + 1 → 3 - k⟧);",
         "NaN of an edge in no triplet": "end = ⟦alone[e] ? 0 : n_emb → n_emb⟧;",
     },
     "gpu/kernels/dimenet_radial_third.cuh": {
@@ -201,7 +201,7 @@ GAT = {
         "largest score of a lane, not of a row": "⟦largest = lanes.max_over_slots(largest); → ⟧",
     },
     "gpu/kernels/gat_backward.cuh": {
-        "second order without the mean": "act.slope(terms.score, terms.alpha * ⟦(terms.t() - means.t) → terms.t()⟧) +",
+        "second order without the mean": "(terms.score, terms.alpha * ⟦(terms.t() - means.t) → terms.t()⟧) +",
     },
     "fortran/fast/row_math.fypp": {
         "the last chunk of a sum replaces it": "            total = ⟦total + s → s⟧\n",
@@ -281,10 +281,10 @@ GEMNET = {
     "gpu/kernels/gemnet.cu": {
         "tiles of emb_in overwrite": "*to = add || ⟦c0 > 0 → false⟧ ? *to + sum : sum;",
         "triplets of an edge beyond the first 256": "term = in_level == 0 ? term : ⟦*target + term → *target⟧;",
-        "levels are left out": "⟦count / 16 % 16 != 0 ? *at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
+        "levels are left out": "⟦count / 16 % 16 != 0 ? *sum_at(1, y, z) + sum[y][z] : sum[y][z] → sum[y][z]⟧;",
         "an edge of an atom replaces those before": "⟦own[32 * (u * cols + z)] + values[u][z] → values[u][z]⟧;",
         "edges of an atom beyond the first 16": "total.add_to_p = ⟦total.add_to_p || add → false⟧;",
-        "the last edge of an atom has no triplets": "while (⟦end > begin && edge(end - 1).size == 0 → false⟧)",
+        "the last edge of an atom has no triplets": "while (⟦end > begin && get_edge(end - 1).size == 0 → false⟧)",
     },
     "gpu/kernels/gemnet_rows.cuh": {
         "columns of a lane beyond its first": "{ return ⟦first + 32 * z < width → z == 0 && first < width⟧; }",
