@@ -133,7 +133,7 @@ DIMENET = {
         "edges beyond the cutoff": "if (.not. distances(i) ⟦>= 1 → > 2⟧) cycle",
     },
     "fortran/fast/dimenet_third.fypp": {
-        "a slot without its last chunk": "copy_to_real64_dp(size(work%grad_k), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
+        "a slot without its last chunk": "(size(work%grad_k), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
         "W1 without the factor of P_l": "parts = ⟦angular_norm(l)*parts → parts⟧\n",
         "edges that are left out": "(exclude == exclude_node) work%high(i) = int(⟦reverse_stop → reverse_start⟧(e)",
         "gradient of the direction along itself": "g = inverse*(g - (⟦direction(1)*g(1) +  → ⟧direction(2)*g(2)",
