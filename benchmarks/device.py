@@ -48,7 +48,7 @@ def make_gather(rows: int) -> Call:
     import cupy
 
     function = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",)).get_function(
-        "gather_ceiling"
+        "sum_gathered_rows"
     )
     table, count = cupy.ones((rows, WIDTH), np.float32), 4 * rows
     index = cupy.asarray(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))

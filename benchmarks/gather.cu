@@ -1,5 +1,5 @@
 // Measures the peak rate of gathers: groups of 16 threads sum 16 random rows of 64 floats; each thread reads 16 bytes of a row.
-extern "C" __global__ void gather_ceiling(const float4* table, const int* index, float4* out, long long count) {
+extern "C" __global__ void sum_gathered_rows(const float4* table, const int* index, float4* out, long long count) {
     const long long thread = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
     const long long group = thread / 16, first = 16 * group;
     const int column = static_cast<int>(thread % 16);

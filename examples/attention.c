@@ -22,7 +22,7 @@ static void stop_unless_zero(int status, const char *what)
 }
 
 /* The scalar: sum(y**2)/2. */
-static double energy(void)
+static double compute_energy(void)
 {
     double e = 0;
     stop_unless_zero(trigraph_mha_gat_n2n_fwd_f64_i32(1, NODES, NODES, EDGES, EDGES, DIM, HEADS, NO_EDGE_FEATURES, CONCAT,
@@ -48,16 +48,16 @@ int main(void)
     stop_unless_zero(trigraph_build_csc_orders_i32(NODES, NODES, EDGES, EDGES, offsets, indices, edge_ids, destinations,
         src_offsets, src_positions, row_offsets, row_positions), "orders");
 
-    energy();  /* sets y, which is also the gradient with respect to y; x serves as both embeddings */
+    compute_energy();  /* sets y, which is also the gradient with respect to y; x serves as both embeddings */
     stop_unless_zero(trigraph_mha_gat_n2n_bwd_f64_i32(1, NODES, NODES, EDGES, EDGES, DIM, HEADS, NO_EDGE_FEATURES, NO_SCORES,
         CONCAT, LEAKY_RELU, 0.2, offsets, indices, edge_ids, destinations, src_offsets, src_positions, row_offsets,
         row_positions, y, x, x, weights, none, none, 1, 1, 0, 0, as_src, as_dst, of_weights, none), "gradient");
 
     gradient = as_src[5] + as_dst[5];
     x[5] += step;
-    difference = energy();
+    difference = compute_energy();
     x[5] -= 2 * step;
-    difference = (difference - energy()) / (2 * step);
+    difference = (difference - compute_energy()) / (2 * step);
     printf("gradient against a difference: %.1e\n", fabs(gradient - difference) / fabs(gradient));
     return !(fabs(gradient - difference) < 1e-8 * fabs(gradient));
 }

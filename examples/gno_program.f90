@@ -34,9 +34,9 @@ program gno_program
     if (status == 0) call gno_message_bwd(graph, message, features, coords, params, f_in, f_out, status, out_coords=grad_coords)
     if (status /= 0) error stop 'a shape is wrong, or memory was refused'
 
-    difference = (energy(step) - energy(-step))/(2*step)
+    difference = (compute_energy(step) - compute_energy(-step))/(2*step)
     error = abs(difference - sum(real(grad_coords, qp)*direction))/abs(difference)
-    difference = energy(0.0_qp)
+    difference = compute_energy(0.0_qp)
     print '(a, es8.1)', 'fast path against the reference:        ', maxval(abs(message - exact))
     print '(a, es8.1)', 'gradient against a real128 difference:  ', error
     if (.not. (error < 1.0e-14_qp)) error stop 'the gradient is wrong'
@@ -45,12 +45,12 @@ program gno_program
 contains
 
     !> Return E at coords + t*direction, computed by the reference in real128.
-    function energy(t) result(e)
+    function compute_energy(t) result(e)
         real(qp), intent(in) :: t
         real(qp) :: e
 
         call reference(num_nodes, num_nodes, num_edges, num_edges, d, hidden, f_in, f_out, graph%offsets, graph%indices, &
             & graph%edge_ids, real(features, qp), coords + t*direction, real(params, qp), exact, status)
         e = sum(exact**2)/2
-    end function energy
+    end function compute_energy
 end program gno_program

@@ -11,30 +11,30 @@
 enum { wrong_index = -1, no_memory = -2, two_reverses = -3, no_reverses = -4 };
 enum { most_parts = 64, least_part = 1 << 16 };
 
-struct part {
+struct job_part {
     void (*work)(void *job, int number);
     void *job;
     int number;
 };
 
-static void *do_part(void *given)
+static void *process_part_in_thread(void *given)
 {
-    struct part *part = given;
+    struct job_part *part = given;
 
     part->work(part->job, part->number);
     return NULL;
 }
 
 /* Process the parts of a job, each in a new thread, or in the calling thread if the system cannot start a thread. */
-static void do_parts(void (*work)(void *, int), void *job, int parts)
+static void process_parts(void (*work)(void *, int), void *job, int parts)
 {
-    struct part each[most_parts];
+    struct job_part each[most_parts];
     pthread_t threads[most_parts];
     int is_started[most_parts];
 
     for (int i = 1; i < parts; i++) {
-        each[i] = (struct part){work, job, i};
-        is_started[i] = pthread_create(&threads[i], NULL, do_part, &each[i]) == 0;
+        each[i] = (struct job_part){work, job, i};
+        is_started[i] = pthread_create(&threads[i], NULL, process_part_in_thread, &each[i]) == 0;
     }
     work(job, 0);
     for (int i = 1; i < parts; i++)
@@ -165,7 +165,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
         free(s->pairs);
         return no_memory;
     }
-    do_parts(NAME(count), s, s->parts);
+    process_parts(NAME(count), s, s->parts);
     for (int part = 0; part < s->parts; part++)
         if (s->found[part].wrong) {
             free(s->counts);
@@ -184,7 +184,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
         s->offsets[key + 1] = total;
         most = total - begin > most ? total - begin : most;
     }
-    do_parts(NAME(put), s, s->parts);
+    process_parts(NAME(put), s, s->parts);
     for (int part = 0; part < s->parts; part++)
         if (s->found[part].kept > 0) {
             rises &= s->found[part].rises && s->found[part].first >= last;
@@ -195,7 +195,7 @@ static int NAME(sorted)(struct NAME(sort) *s, int num_threads, int *facts)
         s->pairs[s->offsets[i + 1] - 1] = (uint64_t)i << 32 | (uint32_t)(kept + i);
     s->total = total;
     if (s->src != NULL)
-        do_parts(NAME(unpack_pairs), s, s->parts);
+        process_parts(NAME(unpack_pairs), s, s->parts);
     free(s->counts);
     free(s->pairs);
     facts[0] = total;
@@ -261,9 +261,9 @@ int NAME(trigraph_csc_orders)(int num_threads, int num_src_nodes, int num_dst_no
                                          NULL, facts);
     if (status != 0)
         return status;
-    do_parts(NAME(spread), &s, s.parts);
+    process_parts(NAME(spread), &s, s.parts);
     if (may_be_inverted) {
-        do_parts(NAME(invert), &s, s.parts);
+        process_parts(NAME(invert), &s, s.parts);
         for (int row = 0; row < num_edges; row++)  /* as many rows as positions: if no row lacks one, each has exactly one */
             may_be_inverted &= row_positions[row] >= 0;
     }
@@ -344,7 +344,7 @@ int NAME(trigraph_edges_back)(int num_threads, int num_nodes, int num_edges, int
     wanted = wanted && (shifts == NULL ? most < 2 : most <= many);
     struct NAME(reverse_search) s = {num_edges, count_parts(num_threads, num_edges, 0), wanted, src, dst, shifts, dst_offsets, dst_edge_index,
                            start, stop, edge_start, edge_stop, reverse_edge, {0}};
-    do_parts(NAME(find_reverse), &s, s.parts);
+    process_parts(NAME(find_reverse), &s, s.parts);
     facts[0] = most;
     for (int part = 0; part < s.parts; part++)
         wrong |= s.wrong[part];

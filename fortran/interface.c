@@ -21,7 +21,7 @@
 typedef void shim(void);
 int trigraph_cpu_level(void);
 void trigraph_use_threads(int num_threads, int64_t least_work);
-void trigraph_trust(int trust);
+void trigraph_skip_graph_checks(int trust);
 
 #define NAME(function) #function,
 static const char *const function_names[] = {FUNCTIONS(NAME)};
@@ -53,7 +53,7 @@ static atomic_int threads = 0;
 static _Atomic int64_t least_work = little_work;
 static pid_t process = 0;
 
-static void before_fork(void)
+static void pause_openmp_before_fork(void)
 {
     const struct level *level = current;
     int (*pause_resources)(int);
@@ -70,7 +70,7 @@ static void before_fork(void)
 __attribute__((constructor)) static void start(void)
 {
     process = getpid();
-    pthread_atfork(before_fork, NULL, NULL);
+    pthread_atfork(pause_openmp_before_fork, NULL, NULL);
 }
 
 /* Open the library of a level that the processor supports, and look up its functions; return whether this succeeded. */
@@ -182,7 +182,7 @@ int trigraph_get_num_threads(void)
     return number;
 }
 
-void trigraph_trust(int trust)
+void trigraph_skip_graph_checks(int trust)
 {
     trusted = trust;
 }
@@ -210,7 +210,7 @@ const char *trigraph_status_text(int status)
     return status < 0 || (size_t)status >= sizeof texts / sizeof *texts ? "unknown status" : texts[status];
 }
 
-static int team(double work)
+static int choose_num_threads(double work)
 {
     return work < (double)least_work ? 1 : trigraph_get_num_threads();
 }
@@ -244,7 +244,7 @@ static int team(double work)
 CHECKS(int32)
 CHECKS(int64)
 
-static void invoke(shim *function, void **p, int number)
+static void call_with_addresses(shim *function, void **p, int number)
 {
     switch (number) {  /* without a matching case, the status remains -1 */
 #include "xla_cases.inc"
@@ -252,7 +252,7 @@ static void invoke(shim *function, void **p, int number)
 }
 
 /* Call a procedure of the level in use with the addresses of its arguments and status, and of a length for each array. */
-static int run(int function, void **given, int number, int arrays)
+static int call_procedure(int function, void **given, int number, int arrays)
 {
     const struct level *level = get_level();
     int64_t length = 1;  /* a dummy value for every array: the procedures compute lengths from sizes */
@@ -265,7 +265,7 @@ static int run(int function, void **given, int number, int arrays)
     p[number] = &status;
     for (int i = 1; i <= arrays; i++)
         p[number + i] = &length;
-    invoke(level->functions[function], p, number + 1 + arrays);
+    call_with_addresses(level->functions[function], p, number + 1 + arrays);
     return status > 0 ? TRIGRAPH_REFUSED : status;
 }
 

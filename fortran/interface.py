@@ -201,12 +201,15 @@ def _write_function(op: Operator, real: str, index: str | None, number: int) -> 
     for n in (a.name for a in op.index_arguments if a.name in order.inputs):
         lines += [f"if (has_{n} && !locations_{whole}(offsets, num_dst_nodes, dim, {n}))"]
         lines += ["    return TRIGRAPH_WRONG_LOCATION;"]
-    lines += ["if (num_threads == 0)", f"    num_threads = team({c_expression(op.operations)} + {count_written(op)});"]
+    lines += [
+        "if (num_threads == 0)",
+        f"    num_threads = choose_num_threads({c_expression(op.operations)} + {count_written(op)});",
+    ]
     lines += ["int64_t none = -1;  /* stands for absent arrays: an index, or NaN */"] * ("none" in addresses) + [
         f"void *p[] = {{{addresses}}};"
     ]
     arrays = len(order.graph) + len(order.inputs) + len(order.outputs)
-    lines.append(f"return run({number}, p, {len(order.names)}, {arrays});")
+    lines.append(f"return call_procedure({number}, p, {len(order.names)}, {arrays});")
     return f"{_c_head(op, real, index)}\n{{\n" + "".join(f"    {line}\n" for line in lines) + "}\n\n"
 
 

@@ -28,7 +28,7 @@ static _Thread_local pthread_t *waiting = NULL;
 static _Thread_local int num_waiting = 0;
 static _Thread_local pthread_mutex_t start;
 
-static void end_waiting(void)
+static void end_waiting_threads(void)
 {
     if (waiting == NULL)
         return;
@@ -124,7 +124,7 @@ int trigraph_reserve_team(int num_threads)
         return 1;
     }
 #ifndef REGIONS_ARE_WRAPPED
-    end_waiting();
+    end_waiting_threads();
 #endif
     if (num_threads > 1)
         last = num_threads;
@@ -134,7 +134,7 @@ int trigraph_reserve_team(int num_threads)
 /* Free the memory that trigraph_reserve_team reserved, and end the waiting threads. */
 void trigraph_release_team(void)
 {
-    end_waiting();
+    end_waiting_threads();
     free(reserved);
     reserved = NULL;
 }

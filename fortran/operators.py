@@ -1,7 +1,8 @@
 """The operator table in the form required by the fypp templates; fypp imports this module with ``-m operators``.
 
-`describe` returns a dictionary for the macros that write the procedures of an operator (``reference/types.fypp``,
-``fast/procedures.inc``). `choices` numbers the choices of an attribute. Expressions are in Fortran syntax.
+`describe_operator` returns a dictionary for the macros that write the procedures of an operator
+(``reference/types.fypp``, ``fast/procedures.inc``). `write_choice_parameters` numbers the choices of an attribute.
+Expressions are in Fortran syntax.
 """
 
 import ast
@@ -58,7 +59,7 @@ def _length(kind: Any, name: str, length: str) -> str:
     return _product([*_factors(length), *([f"has_{argument}"] if argument in kind.optional else [])])
 
 
-def describe(
+def describe_operator(
     name: str, split: Collection[str] = (), shapes: Mapping[str, Any] | None = None, **own: Any
 ) -> dict[str, Any]:
     """Return a definition of the table as a dictionary for the macros, with names in lower case.
@@ -115,19 +116,21 @@ def describe(
     }
 
 
-def number(definition: str, attribute: str, choice: str) -> int:
+def find_choice_index(definition: str, attribute: str, choice: str) -> int:
     """Return the index of a choice of an attribute, ignoring case and underscores."""
     (entry,) = (a for a in _table().OPERATORS[f"{definition}_fwd"].attributes if a.name == attribute)
     return [str(c).lower() for c in entry.choices].index(choice.replace("_", ""))
 
 
-def choices(definition: str, **names: str) -> str:
+def write_choice_parameters(definition: str, **names: str) -> str:
     """Return definitions of Fortran parameters for choices of an attribute.
 
-    The choice follows the first underscore in a name: ``choices("mha_gat_n2n", activation="act_relu
+    The choice follows the first underscore in a name: ``write_choice_parameters("mha_gat_n2n", activation="act_relu
     act_elu")`` returns ``act_relu = 1, act_elu = 3``.
     """
     numbers = (
-        (n, number(definition, attribute, n.partition("_")[2])) for attribute in names for n in names[attribute].split()
+        (n, find_choice_index(definition, attribute, n.partition("_")[2]))
+        for attribute in names
+        for n in names[attribute].split()
     )
     return ", ".join(f"{name} = {value}" for name, value in numbers)

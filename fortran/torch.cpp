@@ -22,7 +22,7 @@
 #include <string>
 #include "trigraph.h"
 
-extern "C" void trigraph_trust(int trust);
+extern "C" void trigraph_skip_graph_checks(int trust);
 
 namespace {
 
@@ -51,9 +51,9 @@ enum { cpu = 0, int32 = 3, int64 = 4, float32 = 6, float64 = 7, success = 0 };
 #define DECLARE(name, ...) int32_t (*torch_##name)(__VA_ARGS__);
 TORCH_FUNCTIONS(DECLARE)
 
-struct Memory : std::bad_alloc {  // pybind11 converts it to MemoryError
+struct OutOfMemory : std::bad_alloc {  // pybind11 converts it to MemoryError
     std::string text;
-    explicit Memory(std::string words) : text(std::move(words)) {}
+    explicit OutOfMemory(std::string words) : text(std::move(words)) {}
     const char *what() const noexcept override { return text.c_str(); }
 };
 
@@ -76,7 +76,7 @@ void require_success(int32_t code, const char *op)
         refuse(op, ": torch refused a tensor");
 }
 
-// An owned tensor argument, which open() makes contiguous; a null handle means that the argument is absent.
+// An owned tensor argument, which load_contiguous() makes contiguous; a null handle means that the argument is absent.
 struct Tensor {
     const char *op, *name;
     Handle handle = nullptr;
@@ -95,10 +95,10 @@ struct Tensor {
             torch_delete_tensor_object(handle);
     }
     bool is_present() const { return handle != nullptr; }
-    void open();
+    void load_contiguous();
     void read_metadata();
     // Replace an absent cotangent by zeros, with room for `numbers` elements of 8 bytes.
-    void fill(double numbers)
+    void fill_with_zeros(double numbers)
     {
         auto bytes = static_cast<size_t>(8 * numbers);
         zeros.reset(new char[bytes]());
@@ -116,7 +116,7 @@ void Tensor::read_metadata()
     sizes = n;
 }
 
-void Tensor::open()
+void Tensor::load_contiguous()
 {
     int32_t device;
     i64 *strides, offset, bytes, last = 0, next = 1;
@@ -149,17 +149,17 @@ void Tensor::open()
         refuse(op, ": ", name, " is not aligned, or has no memory");
 }
 
-Handle tensor_of(Value value) { return reinterpret_cast<Handle>(value); }
+Handle read_tensor(Value value) { return reinterpret_cast<Handle>(value); }
 
-Handle optional_tensor_of(Value value)
+Handle read_optional_tensor(Value value)
 {
     if (value == 0)
         return nullptr;
     std::unique_ptr<Value> held(reinterpret_cast<Value *>(value));
-    return tensor_of(*held);
+    return read_tensor(*held);
 }
 
-i64 integer_of(Value value) { return static_cast<i64>(value); }
+i64 read_integer(Value value) { return static_cast<i64>(value); }
 
 double read_number(Value value)
 {
@@ -206,7 +206,7 @@ void check_number(const char *op, const char *name, double value, int32_t real)
 }
 
 // Determine a symbol from the size of an axis, which is a linear function of the symbol.
-i64 solve(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
+i64 solve_for_symbol(const Tensor &a, int axis, i64 at_zero, i64 at_one, i64 least, i64 most, const char *symbol)
 {
     const i64 slope = at_one - at_zero, rest = a.sizes[axis] - at_zero;
 
@@ -256,9 +256,9 @@ template <class Index> [[noreturn]] void refuse_location(const Tensor &a, const 
 }
 
 // Disables the checks of graph arrays in the C interface during its lifetime, because graph objects have already checked them.
-struct Trust {
-    Trust() { trigraph_trust(1); }
-    ~Trust() { trigraph_trust(0); }
+struct SkippedGraphChecks {
+    SkippedGraphChecks() { trigraph_skip_graph_checks(1); }
+    ~SkippedGraphChecks() { trigraph_skip_graph_checks(0); }
 };
 
 // A result tensor, which is empty if the result is not requested; give_up() passes ownership to torch.
@@ -282,7 +282,7 @@ struct Result {
             numbers *= sizes[k];
         }
         if (torch_empty_strided(rank, sizes, strides, dtype, cpu, 0, &handle) != success)
-            throw Memory(std::string(op) + ": out of memory");
+            throw OutOfMemory(std::string(op) + ": out of memory");
         require_success(torch_get_data_ptr(handle, &data), op);
     }
     Result(const Result &) = delete;
@@ -304,7 +304,7 @@ void check_status(const char *op, int status)
     if (status == TRIGRAPH_REFUSED) {
         const i64 refused = trigraph_refused_bytes();
         const auto what = refused > 0 ? std::to_string(refused) + " bytes of workspace" : std::string("workspace, or threads");
-        throw Memory(std::string(op) + ": the system refused " + what);
+        throw OutOfMemory(std::string(op) + ": the system refused " + what);
     }
     if (status != 0)
         refuse(op, ": ", trigraph_status_text(status));

@@ -78,16 +78,16 @@ class Kernel:
         tensors = ", ".join(f"&a_{name}" for kind, name in parameters(self.op) if kind.startswith("Tensor"))
         for i, (kind, name) in enumerate(parameters(self.op)):
             if kind.startswith("Tensor"):
-                take = "optional_tensor_of" if kind.endswith("?") else "tensor_of"
+                take = "read_optional_tensor" if kind.endswith("?") else "read_tensor"
                 self.add(f'Tensor a_{name}(its_name, "{name}", {take}(s[{i}]));')
             elif kind == "float":
                 self.add(f"[[maybe_unused]] const double {name} = read_number(s[{i}]);")
             else:
-                self.add(f"[[maybe_unused]] const i64 {name} = integer_of(s[{i}]);")
+                self.add(f"[[maybe_unused]] const i64 {name} = read_integer(s[{i}]);")
                 self.known.add(name)
-        self.add(f"for (Tensor *a : {{{tensors}}})")  # after all tensors are owned, because `open` can throw
+        self.add(f"for (Tensor *a : {{{tensors}}})")  # after all tensors are owned, because `load_contiguous` can throw
         self.add("    if (a->is_present())")
-        self.add("        a->open();")
+        self.add("        a->load_contiguous();")
 
     def name_graph_array(self, name: str) -> str:
         """Return the C++ variable for a graph array."""
@@ -161,7 +161,7 @@ class Kernel:
                 at = [number(re.sub(rf"\b{symbol}\b", v, dim)) for v in "01"]
                 limits = self.op.definition.symbol(symbol)
                 bound.append(
-                    f"const i64 {symbol} = solve(a_{a.name}, {axis}, {at[0]}, {at[1]}, {limits.minimum}, "
+                    f"const i64 {symbol} = solve_for_symbol(a_{a.name}, {axis}, {at[0]}, {at[1]}, {limits.minimum}, "
                     f'{limits.maximum or INT_MAX}, "{symbol}");'
                 )
                 self.known.add(symbol)
@@ -193,7 +193,9 @@ class Kernel:
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
                 condition = f" && has_{base}" if base in self.op.definition.optional else ""
-                self.add(f"if (!a_{a.name}.is_present(){condition}) a_{a.name}.fill(double({write_size(a)}));")
+                self.add(
+                    f"if (!a_{a.name}.is_present(){condition}) a_{a.name}.fill_with_zeros(double({write_size(a)}));"
+                )
 
     def results(self) -> None:
         """Write the code that creates the results, which are empty if they are not requested or do not exist."""
@@ -220,7 +222,7 @@ class Kernel:
         op, order = self.op, self.order
         wanted = [f"(!want_{f.name} || out_{f.name}.numbers > 0)" for f in op.fields]
         self.add(f"if ({' && '.join([f'{s} > 0' for s in op.definition.symbols] + wanted)}) {{")
-        self.add("    const Trust trust;")
+        self.add("    const SkippedGraphChecks trust;")
         self.add("    int status = -1;")
         for real, (c_real, real_name) in REALS.items():
             for index in INTEGERS if op.graph else (None,):

@@ -114,7 +114,7 @@ public:
             refuse(std::string(dlerror()) + "; expected its folder in the program's run path, or in LD_LIBRARY_PATH");
         if (!c10::Dispatcher::singleton().findSchema({"trigraph_cpu::agg_weighted_n2n_fwd", ""}))
             refuse("libtrigraph_torch.so found no libtorch_cpu of torch 2.9 or later");
-        rethrow_errors(path, [&] { facts = metadata_of<torch::inductor::AOTIModelPackageLoader>(path); });
+        rethrow_errors(path, [&] { facts = load_metadata<torch::inductor::AOTIModelPackageLoader>(path); });
         if (facts["format"] != "2")
             refuse(path + " was not written by this version of trigraph.torch.export_potential");
         const std::string processor = facts["processor"], own = at::get_cpu_capability();
@@ -134,7 +134,7 @@ public:
     {
         const int64_t number = static_cast<int64_t>(atoms.z.size()), edges = static_cast<int64_t>(atoms.src.size());
         const int64_t structures = static_cast<int64_t>(atoms.cells.size() / 9);
-        check(atoms, number, edges, structures);
+        check_atoms(atoms, number, edges, structures);
         const c10::InferenceMode guard;
         auto whole = [](const std::vector<int64_t> &values, at::IntArrayRef shape) {
             return at::from_blob(const_cast<int64_t *>(values.data()), shape, at::kLong);
@@ -163,7 +163,7 @@ private:
     std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader;
 
     // Return the metadata of a package; torch 2.9 reads metadata only from loaded packages.
-    template <class Loader> static std::unordered_map<std::string, std::string> metadata_of(const std::string &path)
+    template <class Loader> static std::unordered_map<std::string, std::string> load_metadata(const std::string &path)
     {
         if constexpr (requires { Loader::load_metadata_from_package(path, "model"); })
             return Loader::load_metadata_from_package(path, "model");
@@ -183,7 +183,7 @@ private:
         }
     }
 
-    void check(const Atoms &atoms, int64_t number, int64_t edges, int64_t structures) const
+    void check_atoms(const Atoms &atoms, int64_t number, int64_t edges, int64_t structures) const
     {
         auto size = [](const char *name, size_t length, int64_t expected) {
             if (static_cast<int64_t>(length) != expected)

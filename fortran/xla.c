@@ -40,10 +40,10 @@ struct call {
 struct function { const char *name; int (*call)(void **); size_t arguments; };
 #include "xla_functions.inc"
 
-void trigraph_trust(int trust);
+void trigraph_skip_graph_checks(int trust);
 PUBLIC void *trigraph_xla_call(struct call *call);
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const struct function *)a)->name, ((const struct function *)b)->name);
 }
@@ -55,7 +55,7 @@ static void *make_error(const struct call *call, int code, const char *message)
     return call->api->create_error(&arguments);
 }
 
-static const void *attribute(const struct attributes *attributes, const char *name)
+static const void *find_attribute(const struct attributes *attributes, const char *name)
 {
     for (int64_t i = 0; i < attributes->number; i++)
         if (attributes->names[i]->length == strlen(name) && memcmp(attributes->names[i]->start, name, strlen(name)) == 0)
@@ -83,18 +83,19 @@ void *trigraph_xla_call(struct call *call)
         metadata->traits = 0;
         return NULL;
     }
-    name = attribute(&call->attributes, "function");
-    integers = attribute(&call->attributes, "integers");
-    numbers = attribute(&call->attributes, "numbers");
-    given = attribute(&call->attributes, "given");
-    flags = attribute(&call->attributes, "flags");
-    wanted = attribute(&call->attributes, "wanted");
+    name = find_attribute(&call->attributes, "function");
+    integers = find_attribute(&call->attributes, "integers");
+    numbers = find_attribute(&call->attributes, "numbers");
+    given = find_attribute(&call->attributes, "given");
+    flags = find_attribute(&call->attributes, "flags");
+    wanted = find_attribute(&call->attributes, "wanted");
     if (name == NULL || integers == NULL || numbers == NULL || given == NULL || flags == NULL || wanted == NULL
         || name->length >= most_name)
         return make_error(call, code_internal, "trigraph: the program was compiled by another version; compile it again");
     memcpy(called, name->start, name->length);
     called[name->length] = '\0';
-    function = bsearch(&(struct function){.name = called}, functions, sizeof functions / sizeof *functions, sizeof *functions, by_name);
+    function = bsearch(&(struct function){.name = called}, functions, sizeof functions / sizeof *functions, sizeof *functions,
+                       compare_names);
     if (function == NULL || function->arguments > most
         || function->arguments != 1 + integers->number + numbers->number + given->number + flags->number + wanted->number) {
         snprintf(message, sizeof message, "trigraph: %s is not a function of this version", called);
@@ -125,9 +126,9 @@ void *trigraph_xla_call(struct call *call)
     }
     fegetenv(&environment);  /* XLA's threads flush subnormal numbers to zero, which would change results */
     fesetenv(FE_DFL_ENV);
-    trigraph_trust(1);  /* graph objects have already checked their arrays */
+    trigraph_skip_graph_checks(1);  /* graph objects have already checked their arrays */
     status = function->call(pointers);
-    trigraph_trust(0);
+    trigraph_skip_graph_checks(0);
     fesetenv(&environment);
     if (status == 0)
         return NULL;

@@ -6,7 +6,7 @@
 #include <trigraph_potential.hpp>
 
 // Read an extended XYZ file: the number of atoms, a line that may contain Lattice="..." and pbc="T T F", then atoms.
-trigraph::Atoms read(const std::string &path, const trigraph::Potential &potential)
+trigraph::Atoms read_atoms_and_neighbors(const std::string &path, const trigraph::Potential &potential)
 {
     std::ifstream file(path);
     std::string line;
@@ -47,7 +47,7 @@ try {
         throw std::runtime_error("usage: potential potential.pt2 structure.xyz ...");
     const trigraph::Potential potential(argv[1]);
     for (int k = 2; k < argc; k++) {
-        const auto atoms = read(argv[k], potential);
+        const auto atoms = read_atoms_and_neighbors(argv[k], potential);
         const auto results = potential.compute(atoms);
         double fastest = 1e9;
         for (int call = 0; call < 200; call++) {

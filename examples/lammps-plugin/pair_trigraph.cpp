@@ -23,7 +23,7 @@ namespace {
 volatile std::sig_atomic_t interrupts = 0;
 struct sigaction before;  // the SIGINT action before a run
 
-void interrupt(int number)
+void handle_interrupt(int number)
 {
     interrupts = interrupts + 1;
     if (interrupts > 1) {  // a second Ctrl-C ends the process at once
@@ -49,7 +49,7 @@ public:
 
     ~PairTrigraph() override
     {
-        heed(false);
+        set_interrupt_handling(false);
         if (allocated) {
             memory->destroy(setflag);
             memory->destroy(cutsq);
@@ -124,12 +124,12 @@ public:
             comm->cutghostuser = std::max(comm->cutghostuser, depth);
         }
         neighbor->add_request(this, NeighConst::REQ_FULL | (comm->nprocs > 1 ? NeighConst::REQ_GHOST : 0));
-        heed(true);
+        set_interrupt_handling(true);
     }
 
     double init_one(int, int) override { return potential->cutoff; }
 
-    void finish() override { heed(false); }
+    void finish() override { set_interrupt_handling(false); }
 
     void compute(int eflag, int vflag) override
     {
@@ -189,14 +189,14 @@ private:
     bool heeds = false;
 
     // Let Ctrl-C stop a run, or restore the earlier SIGINT action.
-    void heed(bool wanted)
+    void set_interrupt_handling(bool wanted)
     {
         if (wanted == heeds)
             return;
         heeds = wanted;
         if (wanted) {
             struct sigaction action = {};
-            action.sa_handler = interrupt;
+            action.sa_handler = handle_interrupt;
             interrupts = 0;
             sigaction(SIGINT, &action, &before);
         } else {
@@ -204,7 +204,7 @@ private:
         }
     }
 
-    int node_of(int copy, std::unordered_map<tagint, int> &nodes)
+    int find_or_add_node(int copy, std::unordered_map<tagint, int> &nodes)
     {
         const auto [at, added] = nodes.try_emplace(atom->tag[copy], static_cast<int>(node_atoms.size()));
         if (added) {
@@ -228,7 +228,7 @@ private:
         node_atoms.clear();
         graph.cells = {h[0], 0, 0, h[5], h[1], 0, h[4], h[3], h[2]};
         for (int i = 0; i < atom->nlocal; i++)
-            node_of(i, nodes);
+            find_or_add_node(i, nodes);
         size_t begin = 0, end = node_atoms.size();
         for (int layer = 0; layer < std::max(potential->reach, 1); layer++, begin = end, end = node_atoms.size())
             for (size_t node = begin; node < end; node++) {
@@ -242,7 +242,7 @@ private:
                     }
                     if (!(square < cutsq))
                         continue;
-                    const int source = node_of(j, nodes);
+                    const int source = find_or_add_node(j, nodes);
                     const double *at = x[node_atoms[source]];
                     const double dx = x[j][0] - at[0], dy = x[j][1] - at[1], dz = x[j][2] - at[2];
                     const auto c = std::llround(dz / h[2]), b = std::llround((dy - h[3] * c) / h[1]);

@@ -25,7 +25,7 @@ module trigraph_athena
 
     interface
         !> Execute an operation of the fast path. Inputs that the operation does not need and unrequested gradients are absent.
-        pure subroutine run(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
+        pure subroutine run_operation(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
             & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
             & bind(C, name='trigraph_athena_run')
             import :: c_float, c_int
@@ -36,7 +36,7 @@ module trigraph_athena
             real(c_float), intent(in), optional :: upstream(*), features(*), kernels(*), coords(*), params(*)
             real(c_float), intent(inout), optional :: output(*)
             real(c_float), intent(inout), optional :: grad_features(*), grad_kernels(*), grad_coords(*), grad_params(*)
-        end subroutine run
+        end subroutine run_operation
     end interface
 
 contains
@@ -50,9 +50,9 @@ contains
         character(*), parameter :: name = 'gno_kernel_eval'
         integer(c_int) :: status
 
-        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'output', shape(output), 'f_out*f_in, num_edges', [f_out*f_in, size(coords, 2)])
-        call run(kernel_fwd, 0, 0, size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, status, coords=coords, &
+        call run_operation(kernel_fwd, 0, 0, size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, status, coords=coords, &
             & params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_kernel_eval
@@ -64,7 +64,7 @@ contains
         integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
         real(real32), intent(out) :: output(:, :)
 
-        call kernel_grads('get_partial_gno_kernel_coords_val', coords, kernel_params, coord_dim, kernel_hidden, &
+        call compute_kernel_gradients('get_partial_gno_kernel_coords_val', coords, kernel_params, coord_dim, kernel_hidden, &
             & f_in, f_out, upstream_grad, grad_coords=output)
     end subroutine get_partial_gno_kernel_coords_val
 
@@ -75,7 +75,7 @@ contains
         integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
         real(real32), intent(out) :: output(:, :)
 
-        call kernel_grads('get_partial_gno_kernel_params_val', coords, kernel_params, coord_dim, kernel_hidden, &
+        call compute_kernel_gradients('get_partial_gno_kernel_params_val', coords, kernel_params, coord_dim, kernel_hidden, &
             & f_in, f_out, upstream_grad, grad_params=output)
     end subroutine get_partial_gno_kernel_params_val
 
@@ -94,8 +94,8 @@ contains
         call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run(aggregate_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
-            & build_graph(adj_ia, adj_ja), features=features, kernels=edge_kernels, output=output)
+        call run_operation(aggregate_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
+            & pack_csc_arrays(adj_ia, adj_ja), features=features, kernels=edge_kernels, output=output)
         call check_status(name, status)
     end subroutine gno_aggregate
 
@@ -105,7 +105,7 @@ contains
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         real(real32), intent(out) :: output(:, :)
 
-        call aggregate_grads('get_partial_gno_agg_features_val', features, edge_kernels, adj_ia, adj_ja, &
+        call compute_aggregate_gradients('get_partial_gno_agg_features_val', features, edge_kernels, adj_ia, adj_ja, &
             & upstream_grad, grad_features=output)
     end subroutine get_partial_gno_agg_features_val
 
@@ -115,7 +115,7 @@ contains
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         real(real32), intent(out) :: output(:, :)
 
-        call aggregate_grads('get_partial_gno_agg_kernels_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
+        call compute_aggregate_gradients('get_partial_gno_agg_kernels_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
             & grad_kernels=output)
     end subroutine get_partial_gno_agg_kernels_val
 
@@ -131,12 +131,12 @@ contains
 
         num_v = size(features, 2)
         num_e = size(coords, 2)
-        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run(message_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
-            & build_graph(adj_ia, adj_ja), features=features, coords=coords, params=kernel_params, output=output)
+        call run_operation(message_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
+            & pack_csc_arrays(adj_ia, adj_ja), features=features, coords=coords, params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_message
 
@@ -152,21 +152,21 @@ contains
 
         num_v = size(features, 2)
         num_e = size(coords, 2)
-        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
-        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
-        call check_gradient(name, 'grad_features', 'f_in, num_v', shape(features), grad_features)
-        call check_gradient(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
-        call check_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
+        call check_wide_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_and_pad_gradient(name, 'grad_features', 'f_in, num_v', shape(features), grad_features)
+        call check_and_pad_gradient(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_and_pad_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run(message_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
-            & build_graph(adj_ia, adj_ja, num_e), upstream_grad, features, coords=coords, params=kernel_params, &
+        call run_operation(message_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
+            & pack_csc_arrays(adj_ia, adj_ja, num_e), upstream_grad, features, coords=coords, params=kernel_params, &
             & grad_features=grad_features, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
     end subroutine gno_message_bwd
 
     !> Compute the gradients with respect to coords and kernel_params from upstream_grad; absent gradients are not computed.
-    pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
+    pure subroutine compute_kernel_gradients(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -176,17 +176,17 @@ contains
         integer(c_int) :: status
 
         num_e = size(coords, 2)
-        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
-        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
-        call check_gradient(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
-        call check_gradient(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
-        call run(kernel_bwd, 0, 0, num_e, coord_dim, kernel_hidden, f_in, f_out, status, upstream=upstream_grad, &
+        call check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_wide_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
+        call check_and_pad_gradient(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_and_pad_gradient(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
+        call run_operation(kernel_bwd, 0, 0, num_e, coord_dim, kernel_hidden, f_in, f_out, status, upstream=upstream_grad, &
             & coords=coords, params=kernel_params, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
-    end subroutine kernel_grads
+    end subroutine compute_kernel_gradients
 
     !> Compute the gradients of the aggregation with respect to features and kernels; absent gradients are not computed.
-    pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
+    pure subroutine compute_aggregate_gradients(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
@@ -199,20 +199,20 @@ contains
         num_v = size(features, 2)
         f_out = size(upstream_grad, 1)
         num_e = size(edge_kernels, 2)
-        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_wide_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
         call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
-        call check_gradient(name, 'output', 'f_in, num_v', shape(features), grad_features)
-        call check_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
+        call check_and_pad_gradient(name, 'output', 'f_in, num_v', shape(features), grad_features)
+        call check_and_pad_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call run(aggregate_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
-            & build_graph(adj_ia, adj_ja, num_e), upstream_grad, features, edge_kernels, &
+        call run_operation(aggregate_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
+            & pack_csc_arrays(adj_ia, adj_ja, num_e), upstream_grad, features, edge_kernels, &
             & grad_features=grad_features, grad_kernels=grad_kernels)
         call check_status(name, status)
-    end subroutine aggregate_grads
+    end subroutine compute_aggregate_gradients
 
     !> Convert the adjacency to the 0-based CSC arrays of trigraph.h in one array: offsets | indices | edge_ids and, if num_e is
 !! present (for derivatives), | destinations | src_offsets | src_positions | row_offsets | row_positions.
-    pure function build_graph(adj_ia, adj_ja, num_e) result(graph)
+    pure function pack_csc_arrays(adj_ia, adj_ja, num_e) result(graph)
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         integer, intent(in), optional :: num_e
         integer(c_int), allocatable :: graph(:), destinations(:)
@@ -226,11 +226,11 @@ contains
         do i = 1, num_v
             destinations(adj_ia(i):adj_ia(i + 1) - 1) = i - 1
         end do
-        graph = [graph, destinations, sort_columns(adj_ja(1, :nnz), num_v), sort_columns(adj_ja(2, :nnz), num_e)]
-    end function build_graph
+        graph = [graph, destinations, sort_columns_by_key(adj_ja(1, :nnz), num_v), sort_columns_by_key(adj_ja(2, :nnz), num_e)]
+    end function pack_csc_arrays
 
     !> Sort columns stably by key (1 .. num_keys); return the offsets of the keys, then the sorted columns, all 0-based.
-    pure function sort_columns(keys, num_keys) result(sorted)
+    pure function sort_columns_by_key(keys, num_keys) result(sorted)
         integer, intent(in) :: keys(:), num_keys
         integer(c_int), allocatable :: sorted(:)
         integer :: next(num_keys + 1), k, p
@@ -248,9 +248,9 @@ contains
             sorted(num_keys + 1 + next(keys(p))) = p - 1
             next(keys(p)) = next(keys(p)) + 1
         end do
-    end function sort_columns
+    end function sort_columns_by_key
 
-    pure subroutine check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+    pure subroutine check_network_shapes(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         character(*), intent(in) :: name
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :)
         integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
@@ -260,7 +260,7 @@ contains
         call check_shape(name, 'coords', shape(coords), 'coord_dim, num_edges', [coord_dim, size(coords, 2)])
         call check_shape(name, 'kernel_params', shape(kernel_params), &
             & 'kernel_hidden*(coord_dim + 1 + f_out*f_in) + f_out*f_in, 1', [kernel_hidden*(coord_dim + 1 + f) + f, 1])
-    end subroutine check_network
+    end subroutine check_network_shapes
 
     pure subroutine check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         character(*), intent(in) :: name
@@ -268,56 +268,56 @@ contains
         integer :: nnz
 
         call check_shape(name, 'adj_ia', shape(adj_ia), 'num_v + 1', [num_v + 1])
-        if (adj_ia(1) /= 1) call refuse(name, 'adj_ia(1) is '//format_numbers(adj_ia(:1))//'; expected 1')
-        if (any(adj_ia(2:) < adj_ia(:num_v))) call refuse(name, 'adj_ia decreases; expected nondecreasing offsets')
+        if (adj_ia(1) /= 1) call stop_with_error(name, 'adj_ia(1) is '//format_numbers(adj_ia(:1))//'; expected 1')
+        if (any(adj_ia(2:) < adj_ia(:num_v))) call stop_with_error(name, 'adj_ia decreases; expected nondecreasing offsets')
         nnz = adj_ia(num_v + 1) - 1
-        if (size(adj_ja, 1) /= 2 .or. size(adj_ja, 2) < nnz) call refuse(name, 'adj_ja has shape (' &
+        if (size(adj_ja, 1) /= 2 .or. size(adj_ja, 2) < nnz) call stop_with_error(name, 'adj_ja has shape (' &
             & //format_numbers(shape(adj_ja))//'); expected (2, adj_ia(num_v + 1) - 1) = ('//format_numbers([2, nnz])//')')
         if (any(adj_ja(1, :nnz) < 1 .or. adj_ja(1, :nnz) > num_v)) &
-            & call refuse(name, 'adj_ja(1, :) has a neighbour outside 1 to num_v = '//format_numbers([num_v]))
+            & call stop_with_error(name, 'adj_ja(1, :) has a neighbour outside 1 to num_v = '//format_numbers([num_v]))
         if (any(adj_ja(2, :nnz) < 1 .or. adj_ja(2, :nnz) > num_e)) &
-            & call refuse(name, 'adj_ja(2, :) has an edge outside 1 to num_edges = '//format_numbers([num_e]))
+            & call stop_with_error(name, 'adj_ja(2, :) has an edge outside 1 to num_edges = '//format_numbers([num_e]))
     end subroutine check_adjacency
 
     pure subroutine check_shape(name, argument, found, symbols, expected)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: found(:), expected(:)
 
-        if (any(found /= expected)) call refuse(name, argument//' has shape ('//format_numbers(found)//'); expected (' &
+        if (any(found /= expected)) call stop_with_error(name, argument//' has shape ('//format_numbers(found)//'); expected (' &
             & //symbols//') = ('//format_numbers(expected)//')')
     end subroutine check_shape
 
     !> Check the shape of an array that may have more columns than expected.
-    pure subroutine check_columns(name, argument, found, symbols, expected)
+    pure subroutine check_wide_shape(name, argument, found, symbols, expected)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: found(2), expected(2)
 
         call check_shape(name, argument, [found(1), min(found(2), expected(2))], symbols, expected)
-    end subroutine check_columns
+    end subroutine check_wide_shape
 
     !> Check the shape of a gradient, which may be absent, and set its additional columns to 0.
-    pure subroutine check_gradient(name, argument, symbols, expected, gradient)
+    pure subroutine check_and_pad_gradient(name, argument, symbols, expected, gradient)
         character(*), intent(in) :: name, argument, symbols
         integer, intent(in) :: expected(2)
         real(real32), intent(inout), optional :: gradient(:, :)
 
         if (.not. present(gradient)) return
-        call check_columns(name, argument, shape(gradient), symbols, expected)
+        call check_wide_shape(name, argument, shape(gradient), symbols, expected)
         gradient(:, expected(2) + 1:) = 0
-    end subroutine check_gradient
+    end subroutine check_and_pad_gradient
 
     pure subroutine check_status(name, status)
         character(*), intent(in) :: name
         integer(c_int), intent(in) :: status
 
-        if (status /= 0) call refuse(name, 'a size is negative, or memory for workspace was refused')
+        if (status /= 0) call stop_with_error(name, 'a size is negative, or memory for workspace was refused')
     end subroutine check_status
 
-    pure subroutine refuse(name, reason)
+    pure subroutine stop_with_error(name, reason)
         character(*), intent(in) :: name, reason
 
         error stop name//': '//reason
-    end subroutine refuse
+    end subroutine stop_with_error
 
     !> Return numbers as text, separated by commas.
     pure function format_numbers(numbers) result(text)

@@ -13,7 +13,7 @@ struct csc {
     const int32_t *destinations, *src_offsets, *src_positions, *row_offsets, *row_positions;
 };
 
-static struct csc unpack(const int32_t *graph, int num_v, int nnz, int num_e, int sorted) {
+static struct csc unpack_graph(const int32_t *graph, int num_v, int nnz, int num_e, int sorted) {
     struct csc a = {0};
     a.offsets = graph;
     a.indices = a.offsets + num_v + 1;
@@ -28,7 +28,7 @@ static struct csc unpack(const int32_t *graph, int num_v, int nnz, int num_e, in
 }
 
 /* Return the address of a result, or any valid address if the result is not requested and hence not written. */
-static float *get_address(float *result) {
+static float *get_result_address(float *result) {
     static float nothing;
     return result ? result : &nothing;
 }
@@ -40,7 +40,7 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
     const float *coords, const float *params, float *output, float *grad_features, float *grad_kernels,
     float *grad_coords, float *grad_params) {
     const int n = 0, sorted = operation == AGGREGATE_BWD || operation == MESSAGE_BWD;
-    const struct csc a = graph ? unpack(graph, num_v, nnz, num_e, sorted) : (struct csc){0};
+    const struct csc a = graph ? unpack_graph(graph, num_v, nnz, num_e, sorted) : (struct csc){0};
 
     switch ((enum operation)operation) {
     case KERNEL_FWD:
@@ -48,7 +48,7 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
         break;
     case KERNEL_BWD:
         *status = trigraph_gno_kernel_bwd_f32(n, num_e, d, hidden, f_in, f_out, upstream, coords, params,
-            grad_coords != NULL, grad_params != NULL, get_address(grad_coords), get_address(grad_params));
+            grad_coords != NULL, grad_params != NULL, get_result_address(grad_coords), get_result_address(grad_params));
         break;
     case AGGREGATE_FWD:
         *status = trigraph_gno_aggregate_fwd_f32_i32(n, num_v, num_v, nnz, num_e, f_in, f_out, a.offsets, a.indices,
@@ -57,7 +57,8 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
     case AGGREGATE_BWD:
         *status = trigraph_gno_aggregate_bwd_f32_i32(n, num_v, num_v, nnz, num_e, f_in, f_out, a.offsets, a.indices,
             a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions, upstream,
-            features, kernels, grad_features != NULL, grad_kernels != NULL, get_address(grad_features), get_address(grad_kernels));
+            features, kernels, grad_features != NULL, grad_kernels != NULL, get_result_address(grad_features),
+            get_result_address(grad_kernels));
         break;
     case MESSAGE_FWD:
         *status = trigraph_gno_message_fwd_f32_i32(n, num_v, num_v, nnz, num_e, d, hidden, f_in, f_out, a.offsets,
@@ -67,7 +68,7 @@ void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, in
         *status = trigraph_gno_message_bwd_f32_i32(n, num_v, num_v, nnz, num_e, d, hidden, f_in, f_out, a.offsets,
             a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions,
             upstream, features, coords, params, grad_features != NULL, grad_coords != NULL, grad_params != NULL,
-            get_address(grad_features), get_address(grad_coords), get_address(grad_params));
+            get_result_address(grad_features), get_result_address(grad_coords), get_result_address(grad_params));
         break;
     }
 }

@@ -7,8 +7,8 @@ module trigraph_dual
     use trigraph_scaled
     implicit none
     private
-    public :: scaled, mp, input, dual, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), &
-        & operator(>=), times, sqrt, sin, cos, exp, tanh, exponent, scale
+    public :: scaled, mp, make_scaled_input, dual, assignment(=), operator(+), operator(-), operator(*), operator(/), &
+        & operator(<=), operator(>=), times, sqrt, sin, cos, exp, tanh, exponent, scale
 
     type :: dual
         type(scaled) :: v   !< value

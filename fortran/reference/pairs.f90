@@ -1,7 +1,7 @@
 !> Convert the judge's numbers from and to float64 arguments of f2py: inputs are pairs (hi, lo), results triples (hi, lo, scale).
 module trigraph_pairs
     use trigraph_kinds, only: dp, qp
-    use trigraph_scaled, only: scaled, input
+    use trigraph_scaled, only: scaled, make_scaled_input
     implicit none
     private
     public :: load_pairs, split_number, store_triples
@@ -11,7 +11,7 @@ contains
     pure subroutine load_pairs(pairs, x)
         real(dp), intent(in) :: pairs(:, :)
         type(scaled), intent(out) :: x(:)
-        x = input(real(pairs(:, 1), qp) + real(pairs(:, 2), qp))
+        x = make_scaled_input(real(pairs(:, 1), qp) + real(pairs(:, 2), qp))
     end subroutine load_pairs
 
     !> Split x into a float64 pair hi + lo; lo is 0 if hi is not finite, because inf - inf would be NaN.

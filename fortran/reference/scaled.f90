@@ -15,7 +15,8 @@ module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
     private
-    public :: scaled, mp, input, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), operator(>=)
+    public :: scaled, mp, make_scaled_input, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), &
+        & operator(>=)
     public :: times, sqrt, sin, cos, exp, tanh, exponent, scale
 
     integer, parameter :: mp = selected_real_kind(p=18, r=range(1.0_qp))
@@ -73,18 +74,18 @@ module trigraph_scaled
 
 contains
 
-    elemental function magnitude_of(value) result(magnitude)
+    elemental function compute_magnitude(value) result(magnitude)
         real(qp), intent(in) :: value
         real(mp) :: magnitude
         magnitude = real(abs(value), mp)
-    end function magnitude_of
+    end function compute_magnitude
 
     !> Return an input of an operator as a number with one term.
-    elemental function input(value) result(x)
+    elemental function make_scaled_input(value) result(x)
         real(qp), intent(in) :: value
         type(scaled) :: x
-        x = scaled(value, magnitude_of(value))
-    end function input
+        x = scaled(value, compute_magnitude(value))
+    end function make_scaled_input
 
     elemental subroutine assign_integer(x, n)
         type(scaled), intent(out) :: x
@@ -146,8 +147,8 @@ contains
         type(scaled) :: z
         real(mp), parameter :: relative_error = 8 * real(epsilon(1.0_sp), mp)
         real(mp) :: a, b
-        a = magnitude_of(x%v)
-        b = magnitude_of(y%v)
+        a = compute_magnitude(x%v)
+        b = compute_magnitude(y%v)
         z = scaled(x%v * y%v, a * y%s + x%s * b - a * b + relative_error * x%s * y%s)
     end function times_scaled
 
@@ -174,8 +175,8 @@ contains
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
         real(mp) :: d
-        d = magnitude_of(y%v)
-        z = scaled(x%v / y%v, x%s / d + magnitude_of(x%v) * y%s / d**2)
+        d = compute_magnitude(y%v)
+        z = scaled(x%v / y%v, x%s / d + compute_magnitude(x%v) * y%s / d**2)
     end function divide
 
     elemental function divide_integer(x, n) result(z)
@@ -209,35 +210,35 @@ contains
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = sqrt(x%v)
-        z%s = magnitude_of(z%v) + x%s / (2 * magnitude_of(z%v))
+        z%s = compute_magnitude(z%v) + x%s / (2 * compute_magnitude(z%v))
     end function sqrt_scaled
 
     elemental function sin_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = sin(x%v)
-        z%s = magnitude_of(z%v) + magnitude_of(cos(x%v)) * x%s
+        z%s = compute_magnitude(z%v) + compute_magnitude(cos(x%v)) * x%s
     end function sin_scaled
 
     elemental function cos_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = cos(x%v)
-        z%s = magnitude_of(z%v) + magnitude_of(sin(x%v)) * x%s
+        z%s = compute_magnitude(z%v) + compute_magnitude(sin(x%v)) * x%s
     end function cos_scaled
 
     elemental function exp_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = exp(x%v)
-        z%s = magnitude_of(z%v) + magnitude_of(z%v) * x%s
+        z%s = compute_magnitude(z%v) + compute_magnitude(z%v) * x%s
     end function exp_scaled
 
     elemental function tanh_scaled(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
         z%v = tanh(x%v)
-        z%s = magnitude_of(z%v) + magnitude_of(1 - z%v**2) * x%s
+        z%s = compute_magnitude(z%v) + compute_magnitude(1 - z%v**2) * x%s
     end function tanh_scaled
 
     elemental function exponent_scaled(x) result(n)

@@ -14,7 +14,7 @@ __global__ void missing_barrier(float* y) {
 
 // A chain of barriers (lanes 16-31, 8-23, 0-15) orders lane 31's write before lane 0's read.
 template <bool right>
-__global__ void chain_of_syncwarps(float* y) {
+__global__ void broken_syncwarp_chain(float* y) {
     __shared__ float cell;
     const unsigned int lane = threadIdx.x;
     if (lane == 31) {
@@ -35,7 +35,7 @@ __global__ void chain_of_syncwarps(float* y) {
 }
 
 template <bool right>
-__global__ void between_blocks(float* y) {
+__global__ void race_between_blocks(float* y) {
     if (right || blockIdx.x == 0) {
         y[blockIdx.x] = 1.0f;
     }
@@ -45,7 +45,7 @@ __global__ void between_blocks(float* y) {
 }
 
 template <bool right>
-__global__ void uninitialised(float* y) {
+__global__ void uninitialised_read(float* y) {
     __shared__ float tile[64];
     if (right || threadIdx.x != 5) {
         tile[threadIdx.x] = 1.0f;
@@ -55,7 +55,7 @@ __global__ void uninitialised(float* y) {
 
 // Threads may write different bytes of the same word, but must not read them without a barrier.
 template <bool right>
-__global__ void bytes_of_a_word(int* y) {
+__global__ void unsynchronised_bytes(int* y) {
     extern __shared__ int words[];
     unsigned char* bytes = reinterpret_cast<unsigned char*>(words);
     bytes[threadIdx.x] = (unsigned char)(threadIdx.x);
@@ -66,18 +66,18 @@ __global__ void bytes_of_a_word(int* y) {
 }
 
 template <bool right>
-__global__ void read_outside(const float* x, float* y) {
+__global__ void read_outside_array(const float* x, float* y) {
     y[threadIdx.x] = x[threadIdx.x + (right ? 0 : 1)];
 }
 
 template <bool right>
-__global__ void write_outside(float* y) {
+__global__ void write_outside_array(float* y) {
     y[int(threadIdx.x) - (right ? 0 : 1)] = 1.0f;
 }
 
 // The caller passes `beyond`, so that the compiler cannot detect the invalid access.
 template <bool right>
-__global__ void outside_shared(float* y, int beyond) {
+__global__ void read_outside_shared(float* y, int beyond) {
     __shared__ float tile[64];
     tile[threadIdx.x] = 1.0f;
     __syncthreads();
@@ -86,7 +86,7 @@ __global__ void outside_shared(float* y, int beyond) {
 }
 
 template <bool right>
-__global__ void outside_dynamic(float* y) {
+__global__ void write_outside_dynamic(float* y) {
     extern __shared__ float buffer[];
     buffer[threadIdx.x + (right ? 0 : 1)] = 1.0f;
     __syncthreads();
@@ -94,7 +94,7 @@ __global__ void outside_dynamic(float* y) {
 }
 
 template <bool right>
-__global__ void outside_local(float* y, int last) {
+__global__ void read_outside_local(float* y, int last) {
     float local[8];
     for (int i = 0; i < 8; i++) {
         local[i] = float(i);
@@ -105,13 +105,13 @@ __global__ void outside_local(float* y, int last) {
 }
 
 template <bool right>
-__global__ void misaligned(const float* x, float* y) {
+__global__ void misaligned_read(const float* x, float* y) {
     const float4 v = *reinterpret_cast<const float4*>(x + (right ? 4 : 1));
     y[threadIdx.x] = v.x + v.y + v.z + v.w;
 }
 
 template <bool right>
-__global__ void null_pointer(const float* x, float* y) {
+__global__ void null_pointer_read(const float* x, float* y) {
     y[threadIdx.x] = right && x == nullptr ? 0.0f : x[threadIdx.x];
 }
 
@@ -154,7 +154,7 @@ __global__ void returned_lane(float* y) {
 
 // Lane 31 returns while all other lanes wait for it.
 template <bool right>
-__global__ void leaving_lane(float* y) {
+__global__ void lane_returning_during_wait(float* y) {
     if (!right && threadIdx.x == 31) {
         return;
     }
@@ -163,7 +163,7 @@ __global__ void leaving_lane(float* y) {
 }
 
 template <bool right>
-__global__ void missing_lanes_of_block(int* y) {  // launched with 40 threads
+__global__ void mask_beyond_block(int* y) {  // launched with 40 threads
     const unsigned int mask = right && threadIdx.x >= 32 ? 0x000000ffu : 0xffffffffu;
     y[threadIdx.x] = __any_sync(mask, 1);
 }
@@ -185,6 +185,6 @@ __global__ void source_not_in_mask(float* y) {
 }
 
 template <bool right>
-__global__ void width_of_shuffle(float* y, int width) {
+__global__ void invalid_shuffle_width(float* y, int width) {
     y[threadIdx.x] = __shfl_sync(0xffffffffu, float(threadIdx.x), 0, right ? 32 : width);
 }

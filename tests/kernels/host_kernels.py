@@ -14,15 +14,15 @@ from trigraph.gpu.instances import FLOATS, STORAGE, expand
 
 HERE = Path(__file__).resolve().parent
 
-PRIMITIVES = (*expand("dynamic_memory", FLOATS), *expand("scalars"), *expand("scale", FLOATS))
+PRIMITIVES = (*expand("reverse_in_dynamic_memory", FLOATS), *expand("copy_scalars"), *expand("scale", FLOATS))
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
 INSTANCES = {
     "primitives": PRIMITIVES,
     "faults": FAULTS,
-    "storage": expand("storage_round", STORAGE),
-    "tensor": ("tensor_product",),
+    "storage": expand("round_to_storage", STORAGE),
+    "tensor": ("multiply_on_tensor_cores",),
 }
 
 

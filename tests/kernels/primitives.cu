@@ -3,7 +3,7 @@
 #include "parts_table.cuh"
 
 template <typename T>
-__global__ void dynamic_memory(T* out) {
+__global__ void reverse_in_dynamic_memory(T* out) {
     extern __shared__ __align__(16) unsigned char buffer[];
     T* tile = reinterpret_cast<T*>(buffer);
     tile[threadIdx.x] = T(threadIdx.x + blockIdx.x);
@@ -12,14 +12,14 @@ __global__ void dynamic_memory(T* out) {
 }
 
 template <typename T>
-struct Given {
+struct MixedStruct {
     bool flag;  // padding follows this member
     int i;
     long long wide;
     T* nothing;
 };
 
-__global__ void scalars(double* out, const Given<const double> given, float x, double y) {
+__global__ void copy_scalars(double* out, const MixedStruct<const double> given, float x, double y) {
     out[0] = double(given.flag);
     out[1] = double(given.i);
     out[2] = double(given.wide);

@@ -3,8 +3,8 @@
 
 // Add the product of a 16 x 16 tile and a 16 x 8 tile `repeated` times, using one warp. The bfloat16 parts of
 // left[0, 0] are written to `parts`; `redo` is set if any sum is not finite.
-__global__ void tensor_product(const float* left, const float* right, int repeated, float* sums, float* parts,
-                               int* redo) {
+__global__ void multiply_on_tensor_cores(const float* left, const float* right, int repeated, float* sums, float* parts,
+                                         int* redo) {
     const LeftParts l = split_left([&](int row, int x) { return left[row * tensor_depth + x]; });
     const RightParts r = split_right([&](int x, int col) { return right[x * tensor_cols + col]; });
     float sum[4] = {};

@@ -146,12 +146,12 @@ def test_array_of_another_device(device):
 
 
 def launch_with_struct(place, out=None, given=None, **more):
-    """Launch `scalars`, a kernel whose second parameter is a struct."""
+    """Launch `copy_scalars`, a kernel whose second parameter is a struct."""
     out = place.xp.zeros(6) if out is None else out
     given = PrimitivesStruct(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
     place.launch(
         "primitives",
-        "scalars",
+        "copy_scalars",
         (),
         (1,),
         (1,),
@@ -165,7 +165,7 @@ def launch_with_struct(place, out=None, given=None, **more):
 
 
 class PrimitivesStruct(NamedTuple):
-    """The members of the struct `Given` in primitives.cu."""
+    """The members of the struct `MixedStruct` in primitives.cu."""
 
     flag: np.bool_
     i: int
@@ -174,7 +174,7 @@ class PrimitivesStruct(NamedTuple):
 
 
 class ReorderedStruct(NamedTuple):
-    """The members of the struct `Given` in another order."""
+    """The members of the struct `MixedStruct` in another order."""
 
     i: int
     flag: np.bool_
@@ -251,7 +251,7 @@ def test_the_library_is_restored(host):
 
 def test_structs_are_passed_by_value(host):
     """A struct becomes an array of rank 0 whose dtype has the same member offsets as in C++."""
-    signature, names = launcher.list_kernel_parameters(host.library("primitives")._library)["scalars"]
+    signature, names = launcher.list_kernel_parameters(host.library("primitives")._library)["copy_scalars"]
     assert signature == "double*,{bool,int,long long,const double*},float,double"
     assert names == "out,given.flag,given.i,given.wide,given.nothing,x,y"
     ((first, end, dtype),) = launcher._find_structs(signature)
@@ -400,9 +400,15 @@ with _lock_folder(Path(sys.argv[1])):
 def test_asks_for_more_shared_memory(device):
     for shared_mem, asked in ((48 * 1024, 48 * 1024), (60000, 60000), (50000, 60000)):
         device.launch(
-            "primitives", "dynamic_memory", (FLOAT32,), (1,), (32,), out=asarray(float32_ones()), shared_mem=shared_mem
+            "primitives",
+            "reverse_in_dynamic_memory",
+            (FLOAT32,),
+            (1,),
+            (32,),
+            out=asarray(float32_ones()),
+            shared_mem=shared_mem,
         )
-        assert cached_kernel(device, "dynamic_memory").max_dynamic_shared_size_bytes == asked
+        assert cached_kernel(device, "reverse_in_dynamic_memory").max_dynamic_shared_size_bytes == asked
 
 
 @pytest.mark.parametrize(

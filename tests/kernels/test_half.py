@@ -79,7 +79,7 @@ def test_rounding_to_half(half_dtype):
     got = np.empty(values.size, half_dtype)
     with using_host_library(HostLibrary(build_test_library("storage"))):
         args = {"values": values, "stored": got, "count": values.size}
-        runtime(values).launch("storage", "storage_round", (half_dtype,), (-(-values.size // 256),), (256,), **args)
+        runtime(values).launch("storage", "round_to_storage", (half_dtype,), (-(-values.size // 256),), (256,), **args)
     nan = np.isnan(values)
     assert np.isnan(got[nan].astype(np.float32)).all()
     assert (got[~nan].view(np.uint16) == expected[~nan].view(np.uint16)).all()

@@ -55,17 +55,19 @@ def row_arguments():
 #: Faults that the race detector reports.
 RACES = {
     "missing_barrier": FaultCase(64, row_arguments, r"race: .* tile\[\d+\] \(shared\)", "tile["),
-    "chain_of_syncwarps": FaultCase(32, row_arguments, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
-    "between_blocks": FaultCase(1, row_arguments, r"race: .* y\[\d\] .* another block", "y[", blocks=4),
-    "uninitialised": FaultCase(64, row_arguments, r"uninitialised: reads tile\[5\] \(shared\)", "] = tile"),
-    "bytes_of_a_word": FaultCase(64, lambda: {"y": int32_zeros(64)}, r"words\[", "bytes[", shared_mem=64),
-    "read_outside": FaultCase(
+    "broken_syncwarp_chain": FaultCase(32, row_arguments, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
+    "race_between_blocks": FaultCase(1, row_arguments, r"race: .* y\[\d\] .* another block", "y[", blocks=4),
+    "uninitialised_read": FaultCase(64, row_arguments, r"uninitialised: reads tile\[5\] \(shared\)", "] = tile"),
+    "unsynchronised_bytes": FaultCase(64, lambda: {"y": int32_zeros(64)}, r"words\[", "bytes[", shared_mem=64),
+    "read_outside_array": FaultCase(
         64, lambda: row_arguments() | {"x": float32_zeros(64)}, r"out of bounds: reads x\[64\]", "x[threadIdx.x"
     ),
-    "write_outside": FaultCase(64, row_arguments, r"out of bounds: writes y\[-1\]", "y[int(threadIdx.x)"),
-    "outside_shared": FaultCase(64, lambda: row_arguments() | {"beyond": 1}, r"reads tile\[64\] \(shared\)", "row["),
-    "outside_dynamic": FaultCase(64, row_arguments, r"writes buffer\[64\] \(shared\)", "buffer[", shared_mem=256),
-    "null_pointer": FaultCase(
+    "write_outside_array": FaultCase(64, row_arguments, r"out of bounds: writes y\[-1\]", "y[int(threadIdx.x)"),
+    "read_outside_shared": FaultCase(
+        64, lambda: row_arguments() | {"beyond": 1}, r"reads tile\[64\] \(shared\)", "row["
+    ),
+    "write_outside_dynamic": FaultCase(64, row_arguments, r"writes buffer\[64\] \(shared\)", "buffer[", shared_mem=256),
+    "null_pointer_read": FaultCase(
         64, lambda: row_arguments() | {"x": None}, r"reads at .* through a null pointer", "y[thr"
     ),
 }
@@ -83,10 +85,10 @@ SCHEDULE = {
         32, lambda: {"y": int32_zeros(32)}, r"reached __\w+_sync at .* of its mask 0xffffffff wait"
     ),
     "returned_lane": FaultCase(32, row_arguments, r"mask 0xffffffff names lane \d+, which has returned|deadlock"),
-    "leaving_lane": FaultCase(
+    "lane_returning_during_wait": FaultCase(
         32, row_arguments, r"which has returned|deadlock: .* wait at __syncwarp with mask 0xffffffff"
     ),
-    "missing_lanes_of_block": FaultCase(
+    "mask_beyond_block": FaultCase(
         40, lambda: {"y": int32_zeros(40)}, r"__any_sync at .* lane 8, which the block does not have"
     ),
     "caller_not_in_mask": FaultCase(
@@ -95,14 +97,16 @@ SCHEDULE = {
     "source_not_in_mask": FaultCase(
         32, row_arguments, r"lane \d+ reads from lane (1[6-9]|2\d|3[01]), which is not in mask 0x0000ffff"
     ),
-    "width_of_shuffle": FaultCase(32, lambda: row_arguments() | {"width": 12}, r"width 12 is not a power of two"),
+    "invalid_shuffle_width": FaultCase(32, lambda: row_arguments() | {"width": 12}, r"width 12 is not a power of two"),
 }
 
 #: Faults that AddressSanitizer or UBSan reports before exiting; no other build detects the last two faults.
-OUT_OF_BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
+OUT_OF_BOUNDS = "read_outside_array", "write_outside_array", "read_outside_shared", "write_outside_dynamic"
 ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in OUT_OF_BOUNDS} | {
-    "outside_local": FaultCase(64, lambda: row_arguments() | {"last": 7}, "insufficient space|stack-buffer-overflow"),
-    "misaligned": FaultCase(1, lambda: {"x": float32_zeros(8), "y": float32_zeros(1)}, "misaligned address"),
+    "read_outside_local": FaultCase(
+        64, lambda: row_arguments() | {"last": 7}, "insufficient space|stack-buffer-overflow"
+    ),
+    "misaligned_read": FaultCase(1, lambda: {"x": float32_zeros(8), "y": float32_zeros(1)}, "misaligned address"),
 }
 
 

@@ -16,7 +16,7 @@ def multiply_fragments(left, right, repeated=1, variant="fast"):
     sums, parts, redo = np.empty((16, 8), np.float32), np.empty(3, np.float32), np.empty(1, np.int32)
     with using_host_library(build_test_library("tensor", variant), "random", seed=5):
         arguments = {"left": left, "right": right, "repeated": repeated, "sums": sums, "parts": parts, "redo": redo}
-        runtime(sums).launch("tensor", "tensor_product", (), (1,), (32,), **arguments)
+        runtime(sums).launch("tensor", "multiply_on_tensor_cores", (), (1,), (32,), **arguments)
     return sums, parts, bool(redo[0])
 
 

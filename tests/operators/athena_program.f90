@@ -28,7 +28,7 @@ program athena_program
     call read_reals(up_agg)
     close (file)
 
-    call ours(found)
+    call compute_all_results(found)
     call get_command_argument(2, path)
     open (newunit=file, file=path, access='stream', form='unformatted', status='replace', action='write')
     write (file) found
@@ -56,7 +56,7 @@ contains
 
     !> Return the concatenated results of all trigraph_athena procedures. As in athena, this procedure is pure, and gradient
     !! arrays have one more column than their operands; the last column is set to 0 in results and ignored in arguments.
-    pure subroutine ours(values)
+    pure subroutine compute_all_results(values)
         real(real32), allocatable, intent(out) :: values(:)
         real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2)) :: kernel
         real(real32), dimension(size(up_agg, 1), size(up_agg, 2)) :: agg, message
@@ -101,16 +101,17 @@ contains
             & grad_kernels(:, size(grad_kernels, 2)), bwd_coords(:, size(bwd_coords, 2)), bwd_params(:, 2), &
             & bwd_features(:, size(bwd_features, 2))]
         if (any(values /= 0)) error stop 'a column beyond the operand is not 0'
-        values = [real(real32) :: kernel, narrow(grad_coords), narrow(grad_params), agg, narrow(grad_features), &
-            & narrow(grad_kernels), message, narrow(bwd_features), narrow(bwd_coords), narrow(bwd_params)]
-    end subroutine ours
+        values = [real(real32) :: kernel, drop_last_column(grad_coords), drop_last_column(grad_params), agg, &
+            & drop_last_column(grad_features), drop_last_column(grad_kernels), message, drop_last_column(bwd_features), &
+            & drop_last_column(bwd_coords), drop_last_column(bwd_params)]
+    end subroutine compute_all_results
 
     !> Return all columns except the last.
-    pure function narrow(array) result(columns)
+    pure function drop_last_column(array) result(columns)
         real(real32), intent(in) :: array(:, :)
         real(real32) :: columns(size(array, 1), size(array, 2) - 1)
 
         columns = array(:, :size(array, 2) - 1)
-    end function narrow
+    end function drop_last_column
 
 end program athena_program

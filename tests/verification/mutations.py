@@ -84,7 +84,7 @@ DIMENET = {
     },
     "fortran/fast/dimenet_kernels.inc": {"left-out edges stay in the sum": "        out = ⟦out - s → out⟧\n"},
     "fortran/fast/dimenet_node.inc": {
-        "second-order term replaces the first": "work%out%ld, work%z, work%out%s_dot, ⟦.true. → .false.⟧, work%out_e)",
+        "second-order term replaces the first": "work%out%ld, work%z, work%out%s_dot, ⟦.true. → .false.⟧, &\n",
     },
     "fortran/fast/dimenet_harmonics.fypp": {
         "norm of the harmonics of order zero": "merge(⟦1, 2 → 2, 1⟧, mm == 0)",
@@ -133,7 +133,7 @@ DIMENET = {
         "edges beyond the cutoff": "if (.not. distances(i) ⟦>= 1 → > 2⟧) cycle",
     },
     "fortran/fast/dimenet_third.fypp": {
-        "a slot without its last chunk": "load_dp(size(work%grad_k), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
+        "a slot without its last chunk": "(size(work%grad_k), ⟦work%grad_k → work%levels⟧, grad_k(1, slot))",
         "W1 without the factor of P_l": "parts = ⟦angular_norm(l)*parts → parts⟧\n",
         "edges that are left out": "(exclude == exclude_node) work%high(i) = int(⟦reverse_stop → reverse_start⟧(e)",
         "gradient of the direction along itself": "g = inverse*(g - (⟦direction(1)*g(1) +  → ⟧direction(2)*g(2)",
@@ -141,7 +141,7 @@ DIMENET = {
     "fortran/fast/dimenet_third_parts.inc": {
         "a chunk of edges replaces those before": "d) = ⟦grad(at + i0 + i, j, d) + part(i, j) → part(i, j)⟧\n",
         "a Legendre polynomial's derivative": "d_p = ⟦d_p + real(2*l - 1, dp)*last → real(2*l - 1, dp)*last⟧\n",
-        "derivative of the harmonics": "call add_products(lanes, q(1, 0, l, ⟦m + 1 → m⟧), grad_s, a1)",
+        "derivative of the harmonics": "call add_jet_products(lanes, q(1, 0, l, ⟦m + 1 → m⟧), grad_s, a1)",
         "the curvature of a length": "⟦0.75_dp → 0.5_dp⟧/(square*square*sqrt(square)))",
     },
     "fortran/fast/dimenet_third_node.inc": {
@@ -214,7 +214,7 @@ GAT = {
     "fortran/fast/gat_sums.inc": {
         "the output of several parts is left out": "mean_u .or. ⟦.not. plan%want_output → plan%want_output⟧) return",
         "the output of several parts where it is not asked for": "⟦mean_u .or. .not. plan%want_output → mean_u⟧)",
-        "parts of a long row sum nothing again": "        if (first ⟦<= → <⟧ total) call compute_totals",
+        "parts of a long row sum nothing again": "        if (first ⟦<= → <⟧ total) call sum_exponentials",
     },
     "gpu/gat.py": {
         "a long edge row takes its first piece": "⟦self._reduce_long_rows(rows, target.overflow, target.out) → pass⟧",
@@ -299,10 +299,10 @@ GEMNET = {
     "fortran/fast/gemnet_interaction.inc": {
         "second-order term of P replaces the first": "args%gg_r(:, e), plan%s, p_dot, plan%lc, ⟦.true → .false⟧.",
         "second-order term of G replaces the first": "gg_r(:, e), plan%s, edge%g_rows_dot, plan%lc, ⟦.true → .false⟧.",
-        "parts of an atom are left out": "        if (args%atoms%parts > ⟦0 → 1000⟧) call interaction_long_atoms",
+        "parts of an atom are left out": "        if (args%atoms%parts > ⟦0 → 1000⟧) call compute_long_atom_edges",
         "cotangents of an atom of several parts": "args%atoms%long_row(⟦l → 1⟧), 1, args%long_q_dot(1, l),",
         "an atom of several parts takes the first": "⟦args%atoms%part(l + 1) - args%atoms%part(l) → 1⟧, outputs%p_dot",
-        "an edge of as many triplets as a part has": "        if (n ⟦<= → <⟧ piece) then\n            call finish",
+        "an edge of as many triplets as a part has": "        if (n ⟦<= → <⟧ piece) then\n            call store",
     },
 }
 FAMILIES = {family: globals()[family.upper()] for family in table.FAMILIES}

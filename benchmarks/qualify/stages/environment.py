@@ -77,7 +77,7 @@ def _gather(target: Device, table: Any, index: Any) -> Any:
     if target.rehearsal:
         return lambda: table[index].sum()
     module = xp.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",))
-    function, block = module.get_function("gather_ceiling"), 256
+    function, block = module.get_function("sum_gathered_rows"), 256
     chunk = 16
     groups = -(-index.size // chunk)
     out = xp.empty((groups, table.shape[1]), table.dtype)
