@@ -53,7 +53,6 @@ TUTORIALS = (
     "airfoil",
     "own_potential",
     "phonon_tuning",
-    "several_ranks",
 )
 HERE = Path(__file__).parent
 MATHS = (HERE / "maths.md").read_text()
