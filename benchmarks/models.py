@@ -84,12 +84,11 @@ def _compute_pyg_energy_forces(
     batch: Any,
     structures: int,
     create_graph: bool,
-    of_vectors: Callable[..., Any] = compute_pyg_dimenet,
 ) -> tuple[Any, Any]:
     """Return PyG's energies and forces; `vec` must depend on `pos`, and `lists` are passed to `compute_pyg_dimenet`."""
     import torch
 
-    of_atoms = of_vectors(model, z, vec, *lists)
+    of_atoms = compute_pyg_dimenet(model, z, vec, *lists)
     energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
     (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
     return energy, -gradient
@@ -194,13 +193,10 @@ def _make_energy_forces(
             :2
         ]
     pos.requires_grad_()
-    of_vectors: Callable[..., Any] = compute_pyg_dimenet
-    if form == "pyg-compiled":  # uses CUDA graphs; not for training, because torch cannot compile second derivatives
-        of_vectors = torch.compile(compute_pyg_dimenet, dynamic=False, mode="max-autotune")
 
     def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
         vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
-        return _compute_pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph, of_vectors)
+        return _compute_pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph)
 
     def multiply_hessian(vector: Any) -> Any:
         forces = compute_with_pyg(True)[1]
@@ -403,42 +399,49 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
     return train_epoch
 
 
-def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that computes three attention layers, the last of which averages its heads, and all gradients."""
+def _make_gat_layers(form: str, x: Any, *settings: Mapping[str, Any]) -> Any:
+    """Return attention layers with the dtype and device of `x`; both forms have the same weights."""
     import torch
-    from torch.nn.functional import cross_entropy, elu
 
-    from trigraph.torch import nn
-
-    rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
-    nodes, real = sizes["num_nodes"], getattr(torch, dtype)
-    edge_index = torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"])))
-    x = torch.tensor(rng.standard_normal((nodes, heads * width)), dtype=real)
-    labels = torch.tensor(rng.integers(width, size=nodes))
+    from trigraph.torch.nn import GATConv
 
     def make_layers(layer: Any) -> Any:
-        return torch.nn.ModuleList(
-            layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
-        )
+        return torch.nn.ModuleList(layer(x.shape[1], **each) for each in settings)
 
     with torch.random.fork_rng(devices=()), torch.device("cpu"):  # the CPU draws the weights for every device
         torch.manual_seed(0)
-        model = make_layers(nn.GATConv)
-    graph: Any = CSC.from_edge_index(edge_index, nodes)
+        model = make_layers(GATConv)
     if form == "pyg":
-        from torch_geometric.nn import GATConv
+        from torch_geometric.nn import GATConv as PygGATConv
 
-        state, model, graph = model.state_dict(), make_layers(GATConv), edge_index
+        state, model = model.state_dict(), make_layers(PygGATConv)
         model.load_state_dict(state)
-    model.to(x)
+    return model.to(x)
 
-    def compute_loss_and_gradients() -> dict[str, Any]:
-        h = x
-        for layer in model[:-1]:
-            h = elu(layer(h, graph))
-        return _compute_gradients(cross_entropy(model[-1](h, graph), labels), model)
 
-    return compute_loss_and_gradients
+def _compute_gat_gradients(model: Any, x: Any, graph: Any, labels: Any) -> dict[str, Any]:
+    """Return a loss of attention layers and its gradients with respect to all weights."""
+    from torch.nn.functional import cross_entropy, elu
+
+    h = x
+    for layer in model[:-1]:
+        h = elu(layer(h, graph))
+    return _compute_gradients(cross_entropy(model[-1](h, graph), labels), model)
+
+
+def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Return a call that computes three attention layers, the last of which averages its heads, and all gradients."""
+    import torch
+
+    rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
+    nodes = sizes["num_nodes"]
+    edge_index = torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"])))
+    x = torch.tensor(rng.standard_normal((nodes, heads * width)), dtype=getattr(torch, dtype))
+    labels = torch.tensor(rng.integers(width, size=nodes))
+    layer = {"out_channels": width, "heads": heads, "add_self_loops": False}
+    model = _make_gat_layers(form, x, layer, layer, {**layer, "concat": False})
+    graph = edge_index if form == "pyg" else CSC.from_edge_index(edge_index, nodes)
+    return lambda: _compute_gat_gradients(model, x, graph, labels)
 
 
 def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
@@ -447,31 +450,20 @@ def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -
     Each step copies its edges, so that no graph from an earlier call can be reused.
     """
     import torch
-    from torch.nn.functional import cross_entropy, elu
-
-    from trigraph.torch.nn import GATConv
 
     rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
-    nodes, real, channels = sizes["num_nodes"], getattr(torch, dtype), heads * width
+    nodes, channels = sizes["num_nodes"], heads * width
     batches = [torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"]))) for _ in range(sizes["batches"])]
-    x = torch.tensor(rng.standard_normal((nodes, channels)), dtype=real)
+    x = torch.tensor(rng.standard_normal((nodes, channels)), dtype=getattr(torch, dtype))
     labels = torch.tensor(rng.integers(channels, size=nodes))
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        model = torch.nn.ModuleList(GATConv(channels, width, heads) for _ in range(2))
-    if form == "pyg":
-        from torch_geometric.nn import GATConv as PygGATConv
-
-        state, model = model.state_dict(), torch.nn.ModuleList(PygGATConv(channels, width, heads) for _ in range(2))
-        model.load_state_dict(state)
-    model.to(real)
+    layer = {"out_channels": width, "heads": heads}
+    model = _make_gat_layers(form, x, layer, layer)
 
     def train_batches() -> dict[str, Any]:
         losses: list[Any] = []
         first: dict[str, Any] = {}
-        for edge_index in (edges.clone() for edges in batches):
-            loss = cross_entropy(model[1](elu(model[0](x, edge_index)), edge_index), labels)
-            gradients = _compute_gradients(loss, model)
+        for edge_index in batches:
+            gradients = _compute_gat_gradients(model, x, edge_index.clone(), labels)
             losses.append(gradients.pop("loss").detach())
             first = first or gradients
         return {"losses": torch.stack(losses), **first}
