@@ -76,19 +76,13 @@ def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: A
 
 
 def _compute_pyg_energy_forces(
-    model: Any,
-    z: Any,
-    pos: Any,
-    vec: Any,
-    lists: tuple[Any, ...],
-    batch: Any,
-    structures: int,
-    create_graph: bool,
+    model: Any, z: Any, pos: Any, offset: Any, lists: tuple[Any, ...], batch: Any, structures: int, create_graph: bool
 ) -> tuple[Any, Any]:
-    """Return PyG's energies and forces; `vec` must depend on `pos`, and `lists` are passed to `compute_pyg_dimenet`."""
+    """Return PyG's energies and forces; `offset` is added to the vectors of edges, `lists` are edges and triplets."""
     import torch
 
-    of_atoms = compute_pyg_dimenet(model, z, vec, *lists)
+    edge_index = lists[0]
+    of_atoms = compute_pyg_dimenet(model, z, pos[edge_index[0]] - pos[edge_index[1]] + offset, *lists)
     energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
     (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
     return energy, -gradient
@@ -170,33 +164,26 @@ def _make_energy_forces(
         offset = on_host.vectors(torch.zeros_like(pos), cell).to(device)
     z, pos, batch = (t.to(device) for t in (z, pos, batch))
     cell = None if cell is None else cell.to(device)
-    if form == "trigraph-captured":
+    if form != "pyg":
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
-        captured: Any = _CapturedCalls(
-            compile_potential(model, capture=True), z, pos, {"cell": cell, "neighbors": neighbors}
-        )
-        return model, captured
-    if form.startswith("trigraph"):
-        neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
-        potential = compile_potential(model) if form.endswith("-compiled") else model
         given: Any = {"cell": cell, "neighbors": neighbors}
-        if curvature:
-            return (
-                model,
-                lambda vector: (
-                    potential.hessian(z, pos, **given)
-                    if vector is None
-                    else potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
-                ),
-            )
-        return model, lambda create_graph: potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[
-            :2
-        ]
+        if form == "trigraph-captured":
+            return model, _CapturedCalls(compile_potential(model, capture=True), z, pos, given)
+        potential = compile_potential(model) if form == "trigraph-compiled" else model
+
+        def compute_curvature(vector: Any) -> Any:
+            if vector is None:
+                return potential.hessian(z, pos, **given)
+            return potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
+
+        def compute_forces(create_graph: bool) -> Any:
+            return potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[:2]
+
+        return model, compute_curvature if curvature else compute_forces
     pos.requires_grad_()
 
     def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
-        vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
-        return _compute_pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph)
+        return _compute_pyg_energy_forces(model, z, pos, offset, lists, batch, len(structures), create_graph)
 
     def multiply_hessian(vector: Any) -> Any:
         forces = compute_with_pyg(True)[1]
@@ -375,10 +362,9 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
     def compute_energy_forces(batch: _MoleculeBatch) -> tuple[Any, Any]:
         if form != "pyg":
             return potential.energy_forces_stress(batch.z, batch.pos, batch.of_atom, create_graph=True)[:2]
-        pos = batch.pos.requires_grad_()
+        pos, structures = batch.pos.requires_grad_(), len(batch.energy)
         lists = make_pyg_graph(pos, batch.of_atom)
-        vec = pos[lists[0][0]] - pos[lists[0][1]]
-        return _compute_pyg_energy_forces(model, batch.z, pos, vec, lists, batch.of_atom, len(batch.energy), True)
+        return _compute_pyg_energy_forces(model, batch.z, pos, 0.0, lists, batch.of_atom, structures, True)
 
     def train_epoch() -> dict[str, Any]:
         model.load_state_dict(initial)
