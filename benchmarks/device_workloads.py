@@ -28,6 +28,7 @@ _GAT, _MESSAGE, _GEMNET = _NAMED["gat"], _NAMED["gno-message"], _NAMED["gemnet"]
 _ANGULAR, _ANGULAR_BACKWARD = _NAMED["dimenet-aggregate"], _NAMED["dimenet-aggregate-backward"]
 _ANGULAR_FORCES = _NAMED["dimenet-force-training"]
 _SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
+_SPARSE = {"pyg-sparse-cuda": weighted.PRODUCTS["pyg-sparse-cuda"]}  # torch's sparse product, which is cuSPARSE's
 
 
 def _make_device_workload(
@@ -82,7 +83,7 @@ WORKLOADS = (
     _make_device_workload(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
     *(
         _make_device_workload(
-            _SUM, f"weighted-{n}", f"weighted sum, dim {n}", {**GRAPH, "dim": n}, "num_positions*dim", peers={}
+            _SUM, f"weighted-{n}", f"weighted sum, dim {n}", {**GRAPH, "dim": n}, "num_positions*dim", peers=_SPARSE
         )
         for n in (256, 128)
     ),
