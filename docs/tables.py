@@ -294,8 +294,7 @@ def filled(page: str, slow: bool = False) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Write the generated parts of all pages, and the picture of benchmarks."""
-    records.picture(HERE / "benchmarks.svg")
+    """Write the generated parts of all pages."""
     pages = (path for path in sorted(HERE.glob("*.md")) if path.name != "api.md")
     for path in (HERE.parent / "README.md", HERE.parent / "slopecheck" / "README.md", *pages):
         text = path.read_text()
