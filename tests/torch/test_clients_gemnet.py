@@ -144,7 +144,7 @@ def set_parameter(name, *shape):
 
     def change_layer(layer):
         path, _, last = name.rpartition(".")
-        setattr(layer.get_submodule(path), last, torch.nn.Parameter(torch.zeros(shape)))
+        setattr(layer.get_submodule(path), last, torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)))
 
     return change_layer
 
@@ -159,9 +159,9 @@ STATES = [
     (lambda m: m.bilinear.half(), "dtype torch.float16; expected all of torch.float32 or of torch"),
 ]
 WEIGHTS = [
-    ("fairchem", "mlp_cbf_tint", set_parameter("weight", 6, 12), r"shape \(6, 12\), which differs from fairchem"),
+    ("fairchem", "mlp_cbf_tint", set_parameter("weight", 6, 12), r"weight has shape \(6, 12\); expected \(6, 3, 4\)"),
     ("fairchem", TRIPLETS, set_parameter("bilinear.linear.weight", 7, 21), r"\(7, 21\); expected \(7, 20\)"),
-    ("fairchem", TRIPLETS, set_parameter("bilinear.linear.bias", 7), "and no bias"),
+    ("fairchem", TRIPLETS, set_parameter("bilinear.linear.bias", 7), "linear.bias; expected bilinear.linear.weight"),
     ("fairchem", ATOMS, set_parameter("bilinear.linear.weight", 11, 19), "is a multiple of 9"),
     ("mattergen", TRIPLETS, set_parameter("weight", 9, 4, 8), r"\(9, 4, 8\); expected \(8, 4, 9\)"),
 ]
