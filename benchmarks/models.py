@@ -54,6 +54,11 @@ def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
     return model.to(getattr(torch, dtype))
 
 
+def _copy_dimenet(form: str, dtype: str, sizes: Mapping[str, int]) -> Any:
+    """Return a copy of the model, which a program may move or train."""
+    return copy.deepcopy(make_dimenet(form.partition("-")[0], dtype, **{name: sizes[name] for name in WIDTHS}))
+
+
 def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
     """Return the terms that PyTorch Geometric's model sums over atoms, computed from the vectors of the edges.
 
@@ -148,10 +153,9 @@ def _make_energy_forces(
 
     from trigraph.torch.potentials.compiled import compile_potential
 
-    widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
-    device, own = torch.get_default_device(), make_dimenet("trigraph", dtype, **widths)
+    real, device, own = getattr(torch, dtype), torch.get_default_device(), _copy_dimenet("trigraph", dtype, sizes)
     with torch.device("cpu"):
-        model = copy.deepcopy(make_dimenet(form.partition("-")[0], dtype, **widths)).to(device)
+        model = _copy_dimenet(form, dtype, sizes).to(device)
         z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
         pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
         batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
@@ -261,9 +265,7 @@ def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     from trigraph.torch_sim import Model
 
     (atoms,), device, real = build_atoms("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
-    model = copy.deepcopy(make_dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(
-        False
-    )
+    model = _copy_dimenet("trigraph", dtype, sizes).requires_grad_(False)
     computed = Model(
         compile_or_capture("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False
     )
@@ -286,25 +288,16 @@ def make_hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return lambda: {"hessian": compute(None)}
 
 
-class _MoleculeBatch(NamedTuple):
-    """Batch of molecules with random labels."""
-
-    z: Any
-    pos: Any
-    of_atom: Any  # number of the structure to which each atom belongs
-    energy: Any
-    forces: Any
-
-
-def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _MoleculeBatch:
+def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> tuple[Any, ...]:
+    """Return numbers, positions, the structure of each atom, and the labels (energies and forces)."""
     import torch
 
     atoms, energy, forces = zip(*molecules, strict=True)
     z = torch.tensor(np.concatenate([one.numbers for one in atoms]), dtype=torch.int64)
-    batch = torch.arange(len(atoms)).repeat_interleave(torch.tensor([len(one) for one in atoms]))
+    of_atom = torch.arange(len(atoms)).repeat_interleave(torch.tensor([len(one) for one in atoms]))
     arrays = np.concatenate([one.positions for one in atoms]), energy, np.concatenate(forces)
-    pos, energies, labels = (torch.tensor(array, dtype=getattr(torch, dtype)) for array in arrays)
-    return _MoleculeBatch(z, pos, batch, energies, labels)
+    pos, *labels = (torch.tensor(array, dtype=getattr(torch, dtype)) for array in arrays)
+    return z, pos, of_atom, *labels
 
 
 def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
@@ -355,24 +348,24 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
 
     from trigraph.torch.potentials.compiled import compile_potential
 
-    model = copy.deepcopy(make_dimenet(form.removesuffix("-compiled"), dtype, **{name: sizes[name] for name in WIDTHS}))
+    model = _copy_dimenet(form, dtype, sizes)
     initial, epoch = copy.deepcopy(model.state_dict()), _make_epoch_starter(sizes, dtype)
     potential = compile_potential(model) if form.endswith("-compiled") else model
 
-    def compute_energy_forces(batch: _MoleculeBatch) -> tuple[Any, Any]:
+    def compute_energy_forces(z: Any, pos: Any, of_atom: Any, structures: int) -> tuple[Any, Any]:
         if form != "pyg":
-            return potential.energy_forces_stress(batch.z, batch.pos, batch.of_atom, create_graph=True)[:2]
-        pos, structures = batch.pos.requires_grad_(), len(batch.energy)
-        lists = make_pyg_graph(pos, batch.of_atom)
-        return _compute_pyg_energy_forces(model, batch.z, pos, 0.0, lists, batch.of_atom, structures, True)
+            return potential.energy_forces_stress(z, pos, of_atom, create_graph=True)[:2]
+        pos.requires_grad_()
+        lists = make_pyg_graph(pos, of_atom)
+        return _compute_pyg_energy_forces(model, z, pos, 0.0, lists, of_atom, structures, True)
 
     def train_epoch() -> dict[str, Any]:
         model.load_state_dict(initial)
         optimizer, losses = torch.optim.Adam(model.parameters(), 1e-4), []
         first: dict[str, Any] = {}
-        for batch in epoch():
-            energy, forces = compute_energy_forces(batch)
-            loss = (energy - batch.energy).square().mean() + (forces - batch.forces).square().mean()
+        for *atoms, energy_label, force_labels in epoch():
+            energy, forces = compute_energy_forces(*atoms, len(energy_label))
+            loss = (energy - energy_label).square().mean() + (forces - force_labels).square().mean()
             optimizer.zero_grad()
             loss.backward()
             first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
