@@ -53,11 +53,8 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = html_show_sourcelink = False
 
-# The gallery runs the examples that have changed. These are programs that other pages and examples use.
-PROGRAMS = (
-    *("divided_forces", "jax_potential", "lammps_copper"),
-    *("my_gno", "torch_forwards", "training_run", "wrong_derivative"),
-)
+# The gallery runs the tutorials that have changed. The other examples are programs that pages use.
+PROGRAMS = [path.stem for path in EXAMPLES.glob("*.py") if path.stem not in TUTORIALS]
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "tutorials",
