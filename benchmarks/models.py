@@ -363,8 +363,8 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
         model.load_state_dict(initial)
         optimizer, losses = torch.optim.Adam(model.parameters(), 1e-4), []
         first: dict[str, Any] = {}
-        for *atoms, energy_label, force_labels in epoch():
-            energy, forces = compute_energy_forces(*atoms, len(energy_label))
+        for z, pos, of_atom, energy_label, force_labels in epoch():
+            energy, forces = compute_energy_forces(z, pos, of_atom, len(energy_label))
             loss = (energy - energy_label).square().mean() + (forces - force_labels).square().mean()
             optimizer.zero_grad()
             loss.backward()
