@@ -28,7 +28,7 @@ _GAT, _MESSAGE, _GEMNET = _NAMED["gat"], _NAMED["gno-message"], _NAMED["gemnet"]
 _ANGULAR, _ANGULAR_BACKWARD = _NAMED["dimenet-aggregate"], _NAMED["dimenet-aggregate-backward"]
 _ANGULAR_FORCES = _NAMED["dimenet-force-training"]
 _SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
-_CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
+_SPARSE = {"pyg-sparse-cuda": weighted.PRODUCTS["pyg-sparse-cuda"]}  # torch's sparse product, which is cuSPARSE's
 
 
 def _make_device_workload(
@@ -83,7 +83,7 @@ WORKLOADS = (
     _make_device_workload(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
     *(
         _make_device_workload(
-            _SUM, f"weighted-{n}", f"weighted sum, dim {n}", {**GRAPH, "dim": n}, "num_positions*dim", peers=_CUSPARSE
+            _SUM, f"weighted-{n}", f"weighted sum, dim {n}", {**GRAPH, "dim": n}, "num_positions*dim", peers=_SPARSE
         )
         for n in (256, 128)
     ),
@@ -94,16 +94,12 @@ _PRIORITY = (*(f"{name}-training" for name in _TRAINING), *_FORCES)
 
 
 def _add_captured_contender(program: Program) -> Program:
-    """Add a captured potential to the contenders of a DimeNet++ program and, if it computes forces, a compiled peer."""
-    found = dict(program.contenders)
-    forms = {"trigraph-captured": ("trigraph", "captured in a CUDA graph")}
-    if program.name in _FORCES:
-        forms["pyg-compiled"] = "pyg", "compiled for these sizes, with CUDA graphs"
-    for form, (base, what) in forms.items():
-        make: Any = found[base].make
-        again = partial(make.func, **{**make.keywords, "form": form})
-        found[form] = replace(found[base], make=again, about=f"{found[base].about}, {what}")
-    return replace(program, contenders=found)
+    """Add a potential captured in a CUDA graph to the contenders of a DimeNet++ program."""
+    own = program.contenders["trigraph"]
+    make: Any = own.make
+    again = partial(make.func, **{**make.keywords, "form": "trigraph-captured"})
+    captured = replace(own, make=again, about=f"{own.about}, captured in a CUDA graph")
+    return replace(program, contenders={**program.contenders, "trigraph-captured": captured})
 
 
 _PROGRAMS = sorted((p for p in PROGRAMS if p.name in _PRIORITY), key=lambda program: _PRIORITY.index(program.name))

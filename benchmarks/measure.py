@@ -24,7 +24,6 @@ from unittest import mock
 import numpy as np
 
 from slopecheck.isolated import Child, Ended
-from trigraph.benchmarks import device
 from trigraph.benchmarks.programs import Call, ContenderUnavailable
 
 LEAST_SAMPLES = 3
@@ -35,6 +34,8 @@ BLOCK = 0.02  # seconds of calls to time together, to make the clock's resolutio
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
+GATHER = Path(__file__).resolve().parent / "gather.cu"
+CHUNK, WIDTH, GATHER_BLOCK = 16, 64, 256  # constants of gather.cu: rows per sum, numbers per row, threads per block
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,35 @@ def measure_peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, _read_peak_memory() - before
 
 
+def make_on_device(make: Callable[[], Call]) -> Call:
+    """Create a program's call with CUDA as torch's default device."""
+    import torch
+
+    with torch.device("cuda"):
+        return make()
+
+
+def wait_for_device() -> None:
+    """Wait until the device has finished all submitted work."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
+
+
+def measure_device_memory(call: Call) -> tuple[dict[str, Any], int]:
+    """Run once; return the results and the decrease of free device memory in bytes (memory pools keep their peak)."""
+    import cupy
+
+    gc.collect()
+    cupy.get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+    before = cupy.cuda.runtime.memGetInfo()[0]
+    results = call()
+    wait_for_device()
+    return results, before - cupy.cuda.runtime.memGetInfo()[0]
+
+
 def convert_to_numpy(value: Any) -> np.ndarray:
     """Return a result from any library as a NumPy array."""
     if callable(value):  # a result that is computed only for the comparison, after the timing
@@ -118,8 +148,8 @@ class JobRunner:
     """Runner of a job in the contender's process."""
 
     def __init__(self, job: ContenderJob) -> None:
-        self.wait = device.wait_for_device if job.device else lambda: None
-        self.peak_memory = device.measure_peak_memory if job.device else measure_peak_memory
+        self.wait = wait_for_device if job.device else lambda: None
+        self.peak_memory = measure_device_memory if job.device else measure_peak_memory
         if job.warm is not None:
             job.warm()()
         self.call = job.make()
@@ -301,6 +331,21 @@ def make_matmul_call(library: str, n: int, dtype: str) -> Call:
     return multiply_matrices
 
 
+def make_gather(rows: int) -> Call:
+    """Return a call that reads 4 * rows random rows of 256 bytes and sums them in chunks."""
+    import cupy
+
+    function = cupy.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",)).get_function(
+        "sum_gathered_rows"
+    )
+    table, count = cupy.ones((rows, WIDTH), np.float32), 4 * rows
+    index = cupy.asarray(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
+    groups = -(-count // CHUNK)
+    out = cupy.empty((groups, WIDTH), np.float32)
+    grid, arguments = (-(-groups * CHUNK // GATHER_BLOCK),), (table, index, out, np.int64(count))
+    return lambda: function(grid, (GATHER_BLOCK,), arguments) or {}
+
+
 def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device: bool = False) -> dict[str, float]:
     """Measure the peak rates of the machine, or of its CUDA device: the best of `repeat` rounds.
 
@@ -315,6 +360,6 @@ def measure_peak_rates(threads: int, repeat: int, nbytes: int, n: int, on_device
     jobs = {name: ContenderJob(partial(make_matmul_call, library, n, name), device=on_device) for name in products}
     jobs["copy"] = ContenderJob(partial(make_copy_call, library, nbytes, threads), device=on_device)
     if on_device:
-        jobs["gather"] = ContenderJob(partial(device.make_gather, nbytes // 256), device=True)
+        jobs["gather"] = ContenderJob(partial(make_gather, nbytes // 256), device=True)
     measured = time_alternately(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

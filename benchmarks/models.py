@@ -54,6 +54,11 @@ def make_dimenet(form: str, dtype: str, **widths: int) -> Any:
     return model.to(getattr(torch, dtype))
 
 
+def _copy_dimenet(form: str, dtype: str, sizes: Mapping[str, int]) -> Any:
+    """Return a copy of the model, which a program may move or train."""
+    return copy.deepcopy(make_dimenet(form.partition("-")[0], dtype, **{name: sizes[name] for name in WIDTHS}))
+
+
 def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
     """Return the terms that PyTorch Geometric's model sums over atoms, computed from the vectors of the edges.
 
@@ -76,20 +81,13 @@ def compute_pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: A
 
 
 def _compute_pyg_energy_forces(
-    model: Any,
-    z: Any,
-    pos: Any,
-    vec: Any,
-    lists: tuple[Any, ...],
-    batch: Any,
-    structures: int,
-    create_graph: bool,
-    of_vectors: Callable[..., Any] = compute_pyg_dimenet,
+    model: Any, z: Any, pos: Any, offset: Any, lists: tuple[Any, ...], batch: Any, structures: int, create_graph: bool
 ) -> tuple[Any, Any]:
-    """Return PyG's energies and forces; `vec` must depend on `pos`, and `lists` are passed to `compute_pyg_dimenet`."""
+    """Return PyG's energies and forces; `offset` is added to the vectors of edges, `lists` are edges and triplets."""
     import torch
 
-    of_atoms = of_vectors(model, z, vec, *lists)
+    edge_index = lists[0]
+    of_atoms = compute_pyg_dimenet(model, z, pos[edge_index[0]] - pos[edge_index[1]] + offset, *lists)
     energy = of_atoms.new_zeros(structures).index_add(0, batch, of_atoms[:, 0])
     (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
     return energy, -gradient
@@ -155,10 +153,9 @@ def _make_energy_forces(
 
     from trigraph.torch.potentials.compiled import compile_potential
 
-    widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
-    device, own = torch.get_default_device(), make_dimenet("trigraph", dtype, **widths)
+    real, device, own = getattr(torch, dtype), torch.get_default_device(), _copy_dimenet("trigraph", dtype, sizes)
     with torch.device("cpu"):
-        model = copy.deepcopy(make_dimenet(form.partition("-")[0], dtype, **widths)).to(device)
+        model = _copy_dimenet(form, dtype, sizes).to(device)
         z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
         pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
         batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
@@ -171,36 +168,26 @@ def _make_energy_forces(
         offset = on_host.vectors(torch.zeros_like(pos), cell).to(device)
     z, pos, batch = (t.to(device) for t in (z, pos, batch))
     cell = None if cell is None else cell.to(device)
-    if form == "trigraph-captured":
+    if form != "pyg":
         neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
-        captured: Any = _CapturedCalls(
-            compile_potential(model, capture=True), z, pos, {"cell": cell, "neighbors": neighbors}
-        )
-        return model, captured
-    if form.startswith("trigraph"):
-        neighbors = on_host if device.type == "cpu" else own.neighbors(pos, batch, cell, pbc)
-        potential = compile_potential(model) if form.endswith("-compiled") else model
         given: Any = {"cell": cell, "neighbors": neighbors}
-        if curvature:
-            return (
-                model,
-                lambda vector: (
-                    potential.hessian(z, pos, **given)
-                    if vector is None
-                    else potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
-                ),
-            )
-        return model, lambda create_graph: potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[
-            :2
-        ]
+        if form == "trigraph-captured":
+            return model, _CapturedCalls(compile_potential(model, capture=True), z, pos, given)
+        potential = compile_potential(model) if form == "trigraph-compiled" else model
+
+        def compute_curvature(vector: Any) -> Any:
+            if vector is None:
+                return potential.hessian(z, pos, **given)
+            return potential.hessian_vector_product(z, pos, vector, **given, create_graph=True)
+
+        def compute_forces(create_graph: bool) -> Any:
+            return potential.energy_forces_stress(z, pos, **given, create_graph=create_graph)[:2]
+
+        return model, compute_curvature if curvature else compute_forces
     pos.requires_grad_()
-    of_vectors: Callable[..., Any] = compute_pyg_dimenet
-    if form == "pyg-compiled":  # uses CUDA graphs; not for training, because torch cannot compile second derivatives
-        of_vectors = torch.compile(compute_pyg_dimenet, dynamic=False, mode="max-autotune")
 
     def compute_with_pyg(create_graph: bool) -> tuple[Any, Any]:
-        vec = pos[lists[0][0]] - pos[lists[0][1]] + offset
-        return _compute_pyg_energy_forces(model, z, pos, vec, lists, batch, len(structures), create_graph, of_vectors)
+        return _compute_pyg_energy_forces(model, z, pos, offset, lists, batch, len(structures), create_graph)
 
     def multiply_hessian(vector: Any) -> Any:
         forces = compute_with_pyg(True)[1]
@@ -278,9 +265,7 @@ def make_dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     from trigraph.torch_sim import Model
 
     (atoms,), device, real = build_atoms("copper", sizes), torch.get_default_device(), getattr(torch, dtype)
-    model = copy.deepcopy(make_dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(
-        False
-    )
+    model = _copy_dimenet("trigraph", dtype, sizes).requires_grad_(False)
     computed = Model(
         compile_or_capture("dynamics", model.to(device), False, form.endswith("-captured")), compute_stress=False
     )
@@ -303,25 +288,16 @@ def make_hessian(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return lambda: {"hessian": compute(None)}
 
 
-class _MoleculeBatch(NamedTuple):
-    """Batch of molecules with random labels."""
-
-    z: Any
-    pos: Any
-    of_atom: Any  # number of the structure to which each atom belongs
-    energy: Any
-    forces: Any
-
-
-def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> _MoleculeBatch:
+def _make_batch(molecules: list[tuple[Any, float, np.ndarray]], dtype: str) -> tuple[Any, ...]:
+    """Return numbers, positions, the structure of each atom, and the labels (energies and forces)."""
     import torch
 
     atoms, energy, forces = zip(*molecules, strict=True)
     z = torch.tensor(np.concatenate([one.numbers for one in atoms]), dtype=torch.int64)
-    batch = torch.arange(len(atoms)).repeat_interleave(torch.tensor([len(one) for one in atoms]))
+    of_atom = torch.arange(len(atoms)).repeat_interleave(torch.tensor([len(one) for one in atoms]))
     arrays = np.concatenate([one.positions for one in atoms]), energy, np.concatenate(forces)
-    pos, energies, labels = (torch.tensor(array, dtype=getattr(torch, dtype)) for array in arrays)
-    return _MoleculeBatch(z, pos, batch, energies, labels)
+    pos, *labels = (torch.tensor(array, dtype=getattr(torch, dtype)) for array in arrays)
+    return z, pos, of_atom, *labels
 
 
 def _make_epoch_starter(sizes: Mapping[str, int], dtype: str) -> Callable[[], Any]:
@@ -372,25 +348,24 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
 
     from trigraph.torch.potentials.compiled import compile_potential
 
-    model = copy.deepcopy(make_dimenet(form.removesuffix("-compiled"), dtype, **{name: sizes[name] for name in WIDTHS}))
+    model = _copy_dimenet(form, dtype, sizes)
     initial, epoch = copy.deepcopy(model.state_dict()), _make_epoch_starter(sizes, dtype)
     potential = compile_potential(model) if form.endswith("-compiled") else model
 
-    def compute_energy_forces(batch: _MoleculeBatch) -> tuple[Any, Any]:
+    def compute_energy_forces(z: Any, pos: Any, of_atom: Any, structures: int) -> tuple[Any, Any]:
         if form != "pyg":
-            return potential.energy_forces_stress(batch.z, batch.pos, batch.of_atom, create_graph=True)[:2]
-        pos = batch.pos.requires_grad_()
-        lists = make_pyg_graph(pos, batch.of_atom)
-        vec = pos[lists[0][0]] - pos[lists[0][1]]
-        return _compute_pyg_energy_forces(model, batch.z, pos, vec, lists, batch.of_atom, len(batch.energy), True)
+            return potential.energy_forces_stress(z, pos, of_atom, create_graph=True)[:2]
+        pos.requires_grad_()
+        lists = make_pyg_graph(pos, of_atom)
+        return _compute_pyg_energy_forces(model, z, pos, 0.0, lists, of_atom, structures, True)
 
     def train_epoch() -> dict[str, Any]:
         model.load_state_dict(initial)
         optimizer, losses = torch.optim.Adam(model.parameters(), 1e-4), []
         first: dict[str, Any] = {}
-        for batch in epoch():
-            energy, forces = compute_energy_forces(batch)
-            loss = (energy - batch.energy).square().mean() + (forces - batch.forces).square().mean()
+        for z, pos, of_atom, energy_label, force_labels in epoch():
+            energy, forces = compute_energy_forces(z, pos, of_atom, len(energy_label))
+            loss = (energy - energy_label).square().mean() + (forces - force_labels).square().mean()
             optimizer.zero_grad()
             loss.backward()
             first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -403,42 +378,49 @@ def make_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Ca
     return train_epoch
 
 
-def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
-    """Return a call that computes three attention layers, the last of which averages its heads, and all gradients."""
+def _make_gat_layers(form: str, x: Any, *settings: Mapping[str, Any]) -> Any:
+    """Return attention layers with the dtype and device of `x`; both forms have the same weights."""
     import torch
-    from torch.nn.functional import cross_entropy, elu
 
-    from trigraph.torch import nn
-
-    rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
-    nodes, real = sizes["num_nodes"], getattr(torch, dtype)
-    edge_index = torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"])))
-    x = torch.tensor(rng.standard_normal((nodes, heads * width)), dtype=real)
-    labels = torch.tensor(rng.integers(width, size=nodes))
+    from trigraph.torch.nn import GATConv
 
     def make_layers(layer: Any) -> Any:
-        return torch.nn.ModuleList(
-            layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
-        )
+        return torch.nn.ModuleList(layer(x.shape[1], **each) for each in settings)
 
     with torch.random.fork_rng(devices=()), torch.device("cpu"):  # the CPU draws the weights for every device
         torch.manual_seed(0)
-        model = make_layers(nn.GATConv)
-    graph: Any = CSC.from_edge_index(edge_index, nodes)
+        model = make_layers(GATConv)
     if form == "pyg":
-        from torch_geometric.nn import GATConv
+        from torch_geometric.nn import GATConv as PygGATConv
 
-        state, model, graph = model.state_dict(), make_layers(GATConv), edge_index
+        state, model = model.state_dict(), make_layers(PygGATConv)
         model.load_state_dict(state)
-    model.to(x)
+    return model.to(x)
 
-    def compute_loss_and_gradients() -> dict[str, Any]:
-        h = x
-        for layer in model[:-1]:
-            h = elu(layer(h, graph))
-        return _compute_gradients(cross_entropy(model[-1](h, graph), labels), model)
 
-    return compute_loss_and_gradients
+def _compute_gat_gradients(model: Any, x: Any, graph: Any, labels: Any) -> dict[str, Any]:
+    """Return a loss of attention layers and its gradients with respect to all weights."""
+    from torch.nn.functional import cross_entropy, elu
+
+    h = x
+    for layer in model[:-1]:
+        h = elu(layer(h, graph))
+    return _compute_gradients(cross_entropy(model[-1](h, graph), labels), model)
+
+
+def make_gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Return a call that computes three attention layers, the last of which averages its heads, and all gradients."""
+    import torch
+
+    rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
+    nodes = sizes["num_nodes"]
+    edge_index = torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"])))
+    x = torch.tensor(rng.standard_normal((nodes, heads * width)), dtype=getattr(torch, dtype))
+    labels = torch.tensor(rng.integers(width, size=nodes))
+    layer = {"out_channels": width, "heads": heads, "add_self_loops": False}
+    model = _make_gat_layers(form, x, layer, layer, {**layer, "concat": False})
+    graph = edge_index if form == "pyg" else CSC.from_edge_index(edge_index, nodes)
+    return lambda: _compute_gat_gradients(model, x, graph, labels)
 
 
 def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
@@ -447,31 +429,20 @@ def make_gat_batches_training(sizes: Mapping[str, int], dtype: str, form: str) -
     Each step copies its edges, so that no graph from an earlier call can be reused.
     """
     import torch
-    from torch.nn.functional import cross_entropy, elu
-
-    from trigraph.torch.nn import GATConv
 
     rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
-    nodes, real, channels = sizes["num_nodes"], getattr(torch, dtype), heads * width
+    nodes, channels = sizes["num_nodes"], heads * width
     batches = [torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"]))) for _ in range(sizes["batches"])]
-    x = torch.tensor(rng.standard_normal((nodes, channels)), dtype=real)
+    x = torch.tensor(rng.standard_normal((nodes, channels)), dtype=getattr(torch, dtype))
     labels = torch.tensor(rng.integers(channels, size=nodes))
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        model = torch.nn.ModuleList(GATConv(channels, width, heads) for _ in range(2))
-    if form == "pyg":
-        from torch_geometric.nn import GATConv as PygGATConv
-
-        state, model = model.state_dict(), torch.nn.ModuleList(PygGATConv(channels, width, heads) for _ in range(2))
-        model.load_state_dict(state)
-    model.to(real)
+    layer = {"out_channels": width, "heads": heads}
+    model = _make_gat_layers(form, x, layer, layer)
 
     def train_batches() -> dict[str, Any]:
         losses: list[Any] = []
         first: dict[str, Any] = {}
-        for edge_index in (edges.clone() for edges in batches):
-            loss = cross_entropy(model[1](elu(model[0](x, edge_index)), edge_index), labels)
-            gradients = _compute_gradients(loss, model)
+        for edge_index in batches:
+            gradients = _compute_gat_gradients(model, x, edge_index.clone(), labels)
             losses.append(gradients.pop("loss").detach())
             first = first or gradients
         return {"losses": torch.stack(losses), **first}

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from trigraph import table
-from trigraph.benchmarks.device import make_on_device
 from trigraph.benchmarks.device_workloads import DEVICE
-from trigraph.benchmarks.measure import ContenderJob, Measurement, time_alternately
+from trigraph.benchmarks.measure import ContenderJob, Measurement, make_on_device, time_alternately
 from trigraph.benchmarks.models import PROGRAMS
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.workloads import Step, Workload

@@ -16,11 +16,13 @@ import trigraph
 
 HERE = Path(__file__).parent
 REFERRED = re.compile(r"^\| `((?:trigraph|slopecheck)\.[\w.]+)` \|", re.M)
-LISTED = REFERRED.findall((HERE / "api.md").read_text())
 EXAMPLES = HERE.parent / "examples"
 sys.path.append(str(HERE))
 import formulas  # noqa: E402
-from tables import TUTORIALS  # noqa: E402
+from tables import TUTORIALS, filled  # noqa: E402
+
+API = filled((HERE / "api.md").read_text())
+LISTED = REFERRED.findall(API)
 
 project = "trigraph"
 author = copyright = "The trigraph developers"
@@ -51,11 +53,8 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = html_show_sourcelink = False
 
-# The gallery runs the examples that have changed. These are programs that other pages and examples use.
-PROGRAMS = (
-    *("divided_forces", "jax_potential", "lammps_copper"),
-    *("my_gno", "torch_forwards", "training_run", "wrong_derivative"),
-)
+# The gallery runs the tutorials that have changed. The other examples are programs that pages use.
+PROGRAMS = [path.stem for path in EXAMPLES.glob("*.py") if path.stem not in TUTORIALS]
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "tutorials",
@@ -99,11 +98,11 @@ def list_reference(app):
 
 
 def refer(app, docname, source):
-    """Make names in the tables of the reference, and of operators, links to their pages."""
+    """Write the tables of the reference, and make names in them and in those of operators links to their pages."""
     if docname == "operators":
         source[0] = re.sub(r"^\| `(\w+_(?:fwd|bwd\w*))` \|", r"| {py:obj}`\1 <trigraph.\1>` |", source[0], flags=re.M)
     if docname == "api":
-        source[0] = REFERRED.sub(r"| {py:obj}`\1` |", source[0])
+        source[0] = REFERRED.sub(r"| {py:obj}`\1` |", API)
         source[0] += "\n```{toctree}\n:hidden:\n\n" + "".join(f"reference/{name}\n" for name in LISTED) + "```\n"
 
 

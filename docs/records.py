@@ -1,4 +1,4 @@
-"""What the page of benchmarks shows: a table and a picture of the newest record of every workload.
+"""What the page of benchmarks and README show: tables of the newest record of every workload.
 
 A record counts as *memory kept* where glibc was told, by `MALLOC_TRIM_THRESHOLD_`, to keep the memory that a program
 frees; see docs/benchmarks.md.
@@ -7,7 +7,6 @@ frees; see docs/benchmarks.md.
 import json
 from collections.abc import Iterable
 from functools import cache, partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,47 +123,6 @@ def rows() -> list[Row]:
         )
 
     return sorted(lines, key=key)
-
-
-def picture(path: Path) -> None:
-    """Draw all ratios by group, one line for each workload and peer, readable on narrow pages."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    groups = [(group, list(lines)) for group, lines in groupby(rows(), lambda row: row.group)]
-    grey, blue, at = "#595959", "#1f77b4", 0.0
-    with matplotlib.rc_context(
-        {"text.color": grey, "axes.labelcolor": grey, "svg.fonttype": "none", "svg.hashsalt": ""}
-    ):
-        figure = Figure(
-            figsize=(4.2, 0.6 + 0.17 * sum(2 * len(lines) + 2 for _, lines in groups)), layout="constrained"
-        )
-        ax = figure.subplots()
-        label = partial(ax.text, 0.01, transform=ax.get_yaxis_transform(), fontsize=8)
-        for group, lines in groups:
-            label(y=at, s=group, fontweight="bold")
-            for row in lines:
-                at -= 2.0
-                label(y=at + 0.6, s=f"{row.workload}, {row.peer}")
-                kept, default = row.ratios
-                if kept and default:
-                    ax.plot([kept, default], [at, at], color=grey, alpha=0.5, linewidth=1)
-                for value, marker, color in ((kept, "o", blue), (default, "|", grey)):
-                    if value:
-                        ax.plot(value, at, marker, color=color, markersize=7)
-            at -= 2.0
-        ax.plot([], [], "o", color=blue, label="memory kept")
-        ax.plot([], [], "|", color=grey, label="default")
-        ax.axvline(1, color=grey, linestyle=":")
-        ax.set(xscale="log", xlabel="time of the peer over time of trigraph", ylim=(at + 0.8, 1.5))
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.set_yticks([])
-        ax.tick_params(colors=grey, which="both")
-        for spine in ax.spines.values():
-            spine.set_color(grey)
-        ax.grid(axis="x", alpha=0.3)
-        figure.legend(loc="outside upper right", ncols=2, framealpha=0, fontsize=8)
-        figure.savefig(path, metadata={"Date": None})
 
 
 # The lines of README's table, each with its workloads.

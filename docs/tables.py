@@ -1,9 +1,9 @@
 """Writes the generated parts of the pages, which are committed: ``python docs/tables.py``, or ``make pages``.
 
 What is between ``<!-- generated: NAME WORDS -->`` and ``<!-- end -->`` in a README or a page of docs/ is what the
-function of that name in `BLOCKS` returns for the words. With ``--slow``, so are the parts for which programs run
-(`SLOW`): tables of checks, and ``printed FOLDER``, what the commands above print in that folder of the repository, or
-in a new one.
+function of that name in `BLOCKS` returns for the words; in api.md, it is empty until the site is built. With
+``--slow``, so are the parts for which programs run (`SLOW`): tables of checks, and ``printed FOLDER``, what the
+commands above print in that folder of the repository, or in a new one.
 """
 
 import ast
@@ -53,7 +53,6 @@ TUTORIALS = (
     "airfoil",
     "own_potential",
     "phonon_tuning",
-    "several_ranks",
 )
 HERE = Path(__file__).parent
 MATHS = (HERE / "maths.md").read_text()
@@ -166,17 +165,6 @@ def _module(module: str) -> str:
     return _names(*(f"{module}.{name}" for name in import_module(module).__all__))
 
 
-def _code(path: str, part: str) -> str:
-    """Return a function of a program, or its lines from a number on."""
-    text = (HERE.parent / path).read_text()
-    if part.isdigit():
-        found = "".join(text.splitlines(keepends=True)[int(part) - 1 :])
-    else:
-        (node,) = (n for n in ast.parse(text).body if getattr(n, "name", None) == part)
-        found = f"{ast.get_source_segment(text, node)}\n"
-    return f"```py\n{found}```\n"
-
-
 def _benchmarks() -> str:
     """Return the ratios of all records, the largest first, then the records that they come from."""
 
@@ -239,7 +227,6 @@ BLOCKS: dict[str, Callable[..., str]] = {
     "benchmarks": _benchmarks,
     "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_CHECKS),
     "cases": _cases,
-    "code": _code,
     "definition": lambda name: _definition(next(spec for spec in DEFINITIONS if spec.name == name)),
     "family": _family,
     "function_kinds": partial(_pairs, ("check", "what must hold"), FUNCTION_CHECKS),
@@ -307,9 +294,9 @@ def filled(page: str, slow: bool = False) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Write the generated parts of all pages, and the picture of benchmarks."""
-    records.picture(HERE / "benchmarks.svg")
-    for path in (HERE.parent / "README.md", HERE.parent / "slopecheck" / "README.md", *sorted(HERE.glob("*.md"))):
+    """Write the generated parts of all pages."""
+    pages = (path for path in sorted(HERE.glob("*.md")) if path.name != "api.md")
+    for path in (HERE.parent / "README.md", HERE.parent / "slopecheck" / "README.md", *pages):
         text = path.read_text()
         new = filled(text, "--slow" in arguments)
         if new != text:

@@ -6,8 +6,6 @@ For example, run ``trigraph verify --implementation torch_forwards:gatconv --ope
 import torch
 from torch_geometric.nn import GATConv
 
-from trigraph.benchmarks.gemnet import load_mattergen_layers
-
 
 def list_positions(graph):
     """Return the source, destination and edge row of each position of a graph, as tensors."""
@@ -50,22 +48,6 @@ def gatconv(
     edges = None if edge_embedding is None else edge_embedding[rows]
     inputs = ((src_embedding, dst_embedding), torch.stack([src, dst]), edges)
     return torch.func.functional_call(conv, dict(zip(names, attention, strict=True)), inputs)
-
-
-def bilinear(rad_W1, sph, m, weight, triplets, atoms, idx_in):
-    """Return the output of MatterGen's bilinear layer, which pads triplets, from the outputs of its basis layers."""
-    if atoms is not None:
-        raise NotImplementedError("sums over atoms")
-    edge, width = torch.tensor(triplets.index).long(), rad_W1.shape[1]
-    lengths = torch.bincount(edge, minlength=len(rad_W1))
-    sorted_numbers = torch.cat([edge[:0], *(torch.arange(n) for n in lengths)])
-    number = sorted_numbers[edge.argsort(stable=True).argsort()]
-    padded = sph.new_zeros(len(rad_W1), max(lengths.tolist(), default=0), sph.shape[1])
-    layer = load_mattergen_layers()[0].EfficientInteractionBilinear(weight.shape[1] // width, width, len(weight))
-    basis = (rad_W1, padded.index_put((edge, number), sph).transpose(1, 2))
-    rows = m if idx_in is None else m[torch.tensor(idx_in.index).long()]
-    parameters = {"weight": weight.view(len(weight), width, -1).permute(2, 1, 0)}
-    return torch.func.functional_call(layer, parameters, (basis, rows, edge, number))
 
 
 def weighted_sum(embedding, edge_weight, graph, op, mean_by):

@@ -41,12 +41,6 @@ class DeviceContext:
     def __exit__(self, *_):
         state.device = self._previous
 
-    def __eq__(self, other):
-        return self.id == other.id
-
-    def __hash__(self):
-        return self.id
-
 
 class Stream:
     """A stream whose work is treated as unfinished until it is synchronised; a ``with`` statement makes it current."""
@@ -130,9 +124,7 @@ def _to_numpy(value):
 
 def _to_device_array(value):
     """Convert NumPy results to device arrays; as in CuPy, scalars become arrays of rank 0."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return ndarray(*_copy_to_device(np.asarray(value)))
-    return tuple(map(_to_device_array, value)) if isinstance(value, tuple) else value
+    return ndarray(*_copy_to_device(np.asarray(value))) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 class UnownedMemory:
@@ -194,14 +186,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     )
     T = property(lambda self: ndarray(self.array.T, self.memory))
 
-    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
-        result = getattr(ufunc, method)(*map(_to_numpy, inputs), **kwargs)
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         state.launches += 1
-        if out is None:
-            return _to_device_array(result)
-        out[0].array[...] = result
-        out[0].memory.record_write()
-        return out[0]
+        return _to_device_array(getattr(ufunc, method)(*map(_to_numpy, inputs), **kwargs))
 
     def __array__(self, *_, **__):
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")

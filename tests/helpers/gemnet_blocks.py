@@ -57,19 +57,11 @@ def _list_triplets(inputs, outputs, at):
 def _list_quadruplets(main, qint):
     """Return quadruplets d -> b -> a <- c, with d -> b and c -> a in the main graph and b -> a in the graph `qint`."""
     before, after = _list_triplets(main, qint, at=0), _list_triplets(qint, main, at=1)
-    lengths = np.bincount(before["out"], minlength=qint.shape[1])
-    triplet_counts = lengths[after["in"]]
-    group_start = (np.cumsum(lengths) - lengths)[after["in"]]
-    position_in_group = np.arange(triplet_counts.sum()) - np.repeat(
-        np.cumsum(triplet_counts) - triplet_counts, triplet_counts
-    )
-    quadruplets = {
-        "out": np.repeat(after["out"], triplet_counts),
-        "trip_in_to_quad": np.repeat(group_start, triplet_counts) + position_in_group,
-    }
-    distinct = main[0][quadruplets["out"]] != main[0][before["in"][quadruplets["trip_in_to_quad"]]]
-    quadruplets = {name: values[distinct] for name, values in quadruplets.items()}
-    return {**quadruplets, "out_agg": number_members(quadruplets["out"]), "triplet_in": before}
+    joined, first = np.nonzero(after["in"][:, None] == before["out"])
+    out = after["out"][joined]
+    distinct = main[0][out] != main[0][before["in"][first]]
+    out, first = out[distinct], first[distinct]
+    return {"out": out, "trip_in_to_quad": first, "out_agg": number_members(out), "triplet_in": before}
 
 
 @dataclass(frozen=True)
@@ -119,13 +111,13 @@ def draw_molecule(num_atoms, neighbors):
     return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
-def convert_to_tensors(lists):
-    """Convert arrays, also in nested dicts, to tensors."""
-    return (
-        {n: convert_to_tensors(v) for n, v in lists.items()}
-        if isinstance(lists, dict)
-        else torch.from_numpy(lists.copy())
-    )
+def convert_to_tensors(value):
+    """Convert NumPy arrays to tensors, also within dicts, lists and tuples."""
+    if isinstance(value, dict):
+        return {n: convert_to_tensors(v) for n, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(convert_to_tensors, value))
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _set_scale_factors(model):
@@ -273,10 +265,11 @@ class MatterGenBlock(torch.nn.Module):
 BLOCKS = {"fairchem": FairchemBlock, "mattergen": MatterGenBlock}
 
 
-def draw_inputs(rows, dtype):
-    """Return random inputs that require gradients."""
+def draw_inputs(block, structure, dtype):
+    """Return random inputs that require gradients, and the index lists as tensors."""
     rng = np.random.default_rng(0)
-    return {
+    x = {
         name: torch.from_numpy(rng.standard_normal((len(atoms), width)).astype(dtype)).requires_grad_()
-        for name, (atoms, width) in rows.items()
+        for name, (atoms, width) in block.rows(structure).items()
     }
+    return x, convert_to_tensors(structure.index_lists())

@@ -29,6 +29,7 @@ README = (ROOT / "README.md").read_text()
 README_PAGES = ("README.md", "CONTRIBUTING.md", "slopecheck/README.md")
 PAGES = [*(ROOT / name for name in README_PAGES), *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = [page for page in PAGES if "<!-- generated: " in page.read_text()]
+API = TABLES["filled"]((ROOT / "docs" / "api.md").read_text())  # its lists are written when the site is built
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 WITH_EXAMPLES = [
     path.relative_to(source)
@@ -87,7 +88,7 @@ def test_every_folder_of_tests_is_described():
     assert sorted(named) == sorted(path.name for path in tests.iterdir() if any(path.glob("*.py")))
 
 
-@pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in GENERATED if page.name != "api.md"], ids=lambda page: page.name)
 def test_generated_parts_are_up_to_date(page):
     """`make pages` would not change the page; slow programs whose output is part of a page are not run."""
     assert TABLES["filled"](page.read_text()) == page.read_text()
@@ -210,7 +211,7 @@ def test_the_gpu_page_names_what_kernels_are_compiled_for():
 
 def test_every_function_and_layer_has_an_example():
     torch = pytest.importorskip("torch")
-    for name in re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
+    for name in re.findall(r"^\| `([\w.]+)` \|", API, re.MULTILINE):
         module, _, own = name.rpartition(".")
         try:
             found = getattr(importlib.import_module(module), own)

@@ -5,7 +5,6 @@ The site build (test_docs_site.py) runs the tutorials at full size.
 
 import re
 import runpy
-import shutil
 import sys
 from pathlib import Path
 
@@ -24,13 +23,11 @@ SMALL_CONSTANTS = {
     "own_potential": {"STRUCTURES": 8, "EPOCHS": 2, "STEPS": 3},
     "lammps_copper": {"CELLS": 2, "STEPS": 20},
     "phonon_tuning": {"BATCHES": 1, "EPOCHS": 1, "STEPS": 1, "FACTOR": 0, "COPPER": 2, "ALLOY": 1},
-    "several_ranks": {"STEPS": 5},
     "train_forces": {"STRUCTURES": 40, "EPOCHS": 2, "STEPS": 10},
     "verify_your_own": {},
 }
 NEEDED = {"clients": "torch_geometric", "jax_potential": "jax", "karate": "networkx", "lammps_copper": "lammps"}
-NEEDED |= {"several_ranks": "mpi4py"}
-SLOW = {"clients", "several_ranks", "verify_your_own"}  # these examples take seconds at any problem size
+SLOW = {"clients", "verify_your_own"}  # these examples take seconds at any problem size
 PROGRAMS = ("jax_potential", "my_gno", "torch_forwards", "wrong_derivative")
 
 
@@ -47,7 +44,6 @@ def replace_constants(source, constants):
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # for files that MPICH leaves behind
     mpl.use("agg")
 
 
@@ -114,17 +110,10 @@ def test_a_training_run_goes_on_in_two_processes(training_run):
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SMALL_CONSTANTS])
 def test_tutorials(name, tmp_path):
     pytest.importorskip(NEEDED.get(name, "torch"))
-    if (
-        name == "several_ranks"
-        and not Path(sys.executable).with_name("mpiexec").exists()
-        and not shutil.which("mpiexec")
-    ):
-        pytest.skip("needs mpiexec")
     source = (EXAMPLES / f"{name}.py").read_text()
     changed = replace_constants(source, SMALL_CONSTANTS[name])
     assert all(f"{value}" in changed for value in SMALL_CONSTANTS[name].values())
     (tmp_path / f"{name}.py").write_text(changed)
-    (tmp_path / "divided_forces.py").symlink_to(EXAMPLES / "divided_forces.py")
     runpy.run_path(str(tmp_path / f"{name}.py"), run_name="__main__")
     assert mpl.pyplot.get_fignums()
     mpl.pyplot.close("all")

@@ -1,6 +1,7 @@
 """Tests that `convert` preserves the results of GemNet blocks in fairchem and MatterGen (from their wheels)."""
 
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def make_block(name, dtype="float64"):
 
 
 def draw_inputs(model, structure=MOLECULE, dtype="float64"):
-    return blocks.draw_inputs(model.rows(structure), dtype), blocks.convert_to_tensors(structure.index_lists())
+    return blocks.draw_inputs(model, structure, dtype)
 
 
 def list_differentiable(model, x):
@@ -130,96 +131,70 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     assert_close(compute_results(model, x, lists, seeds), expected, estimate_tolerance(model, beside))
 
 
-def convert_and_find_left(model, path, reason):
-    """Convert a model, assert that one layer is left unchanged, and return the conversion."""
-    kind = type(model.get_submodule(path))
-    conversion = convert(model)
-    assert [layer.path for layer in conversion.left] == [path]
-    assert re.search(reason, conversion.left[0].note), conversion.left[0].note
-    assert type(model.get_submodule(path)) is kind
-    assert path not in [layer.path for layer in conversion.replaced]
-    return conversion
+def derive_class(layer):
+    layer.__class__ = type("Mine", (type(layer),), {})
 
 
-PATHS = [
-    ("fairchem", "mlp_cbf_tint"),
-    ("fairchem", "block.atom_interaction"),
-    ("mattergen", "block.trip_interaction.mlp_cbf"),
+def wrap_forward(layer):
+    layer.forward = mock.Mock(wraps=layer.forward)
+
+
+def set_parameter(name, *shape):
+    """Return a function that replaces a parameter of a layer by zeros of another shape."""
+
+    def change_layer(layer):
+        path, _, last = name.rpartition(".")
+        setattr(layer.get_submodule(path), last, torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)))
+
+    return change_layer
+
+
+TRIPLETS, ATOMS = "block.trip_interaction.mlp_cbf", "block.atom_interaction"
+LAYERS = [("fairchem", "mlp_cbf_tint"), ("fairchem", ATOMS), ("mattergen", TRIPLETS)]
+# Changes that the conversion would undo: hooks, an activation, an adapter.
+STATES = [
+    (lambda m: m.bilinear.linear.register_forward_hook(print), "its bilinear.linear has hooks"),
+    (lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU()), "its bilinear._activation is a"),
+    (lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear)), "expected the Dense of fair"),
+    (lambda m: m.bilinear.half(), "dtype torch.float16; expected all of torch.float32 or of torch"),
 ]
+WEIGHTS = [
+    ("fairchem", "mlp_cbf_tint", set_parameter("weight", 6, 12), r"weight has shape \(6, 12\); expected \(6, 3, 4\)"),
+    ("fairchem", TRIPLETS, set_parameter("bilinear.linear.weight", 7, 21), r"\(7, 21\); expected \(7, 20\)"),
+    ("fairchem", TRIPLETS, set_parameter("bilinear.linear.bias", 7), "linear.bias; expected bilinear.linear.weight"),
+    ("fairchem", ATOMS, set_parameter("bilinear.linear.weight", 11, 19), "is a multiple of 9"),
+    ("mattergen", TRIPLETS, set_parameter("weight", 9, 4, 8), r"\(9, 4, 8\); expected \(8, 4, 9\)"),
+]
+CLASSES = "(BasisEmbedding|PairInteraction|EfficientInteractionBilinear)"
+LEFT = [(*layer, derive_class, f"is derived from {CLASSES} and may change its methods") for layer in LAYERS]
+LEFT += [(*layer, wrap_forward, "its forward is replaced") for layer in LAYERS]
+LEFT += [("fairchem", path, *state) for path in (TRIPLETS, ATOMS) for state in STATES] + WEIGHTS
 
 
-@pytest.mark.parametrize(("name", "path"), PATHS)
-def test_changed_layers_are_left(name, path):
-    """Subclasses and layers with a replaced forward are left unchanged; the other layers are converted."""
+@pytest.mark.parametrize(("name", "path", "change", "reason"), LEFT)
+def test_changed_layers_are_left(name, path, change, reason):
+    """A layer that is not as its constructor makes it is left unchanged; the other layers are converted."""
     model = make_block(name)
     x, lists = draw_inputs(model)
     expected = compute_results(model, x, lists)
     layer = model.get_submodule(path)
-    original = type(layer)
-    layer.__class__ = type("Mine", (original,), {})
-    assert len(
-        convert_and_find_left(model, path, f"derived from {original.__name__} and may change its methods").replaced
-    ) == (NUMBER_REPLACED[name] - 1)
-    assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
-
-    model = make_block(name)
-    layer, calls = model.get_submodule(path), []
-    forward = layer.forward
-    layer.forward = lambda *args, **kwargs: calls.append(path) or forward(*args, **kwargs)
-    convert_and_find_left(model, path, "its forward is replaced")
-    assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
-    assert calls == [path]
+    change(layer)
+    kind = type(layer)
+    conversion = convert(model)
+    assert [left.path for left in conversion.left] == [path]
+    assert re.search(reason, conversion.left[0].note), conversion.left[0].note
+    assert type(layer) is kind
+    assert len(conversion.replaced) == NUMBER_REPLACED[name] - 1
+    if change in (derive_class, wrap_forward):
+        assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
+    if change is wrap_forward:
+        layer.forward.assert_called_once()
 
 
-ODD_WEIGHTS = [
-    ("fairchem", "mlp_cbf_tint", "weight", (6, 12), r"weight has shape \(6, 12\), which differs from fairchem"),
-    ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.weight", (7, 21), r"\(7, 21\); expected \(7, 20\)"),
-    ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.bias", (7,), "and no bias"),
-    ("fairchem", "block.atom_interaction", "bilinear.linear.weight", (11, 19), "expected a multiple of 9"),
-    ("mattergen", "block.trip_interaction.mlp_cbf", "weight", (9, 4, 8), r"\(9, 4, 8\); expected \(8, 4, 9\)"),
-]
-
-
-@pytest.mark.parametrize(("name", "path", "parameter", "shape", "reason"), ODD_WEIGHTS)
-def test_odd_weights_are_left(name, path, parameter, shape, reason):
-    model = make_block(name)
-    *inner, last = f"{path}.{parameter}".split(".")
-    setattr(model.get_submodule(".".join(inner)), last, torch.nn.Parameter(torch.zeros(shape)))
-    convert_and_find_left(model, path, reason)
-
-
-@pytest.mark.parametrize("path", ["block.trip_interaction.mlp_cbf", "block.atom_interaction"])
-def test_layers_of_unknown_state_are_left(path):
-    """Layers with hooks, an activation or an adapter that the conversion would bypass are left unchanged."""
-
-    def make_changed_block(change):
-        model = make_block("fairchem")
-        change(model.get_submodule(path))
-        return model
-
-    convert_and_find_left(
-        make_changed_block(lambda m: m.bilinear.linear.register_forward_hook(print)),
-        path,
-        "its bilinear.linear has hooks",
-    )
-    convert_and_find_left(
-        make_changed_block(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())),
-        path,
-        "its bilinear._activation is a",
-    )
-    convert_and_find_left(
-        make_changed_block(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))),
-        path,
-        "expected the Dense of fair",
-    )
-    convert_and_find_left(
-        make_changed_block(lambda m: m.bilinear.half()),
-        path,
-        "dtype torch.float16; expected all of torch.float32 or of torch",
-    )
-    if path == "block.atom_interaction":
-        model = make_changed_block(lambda m: m.up_projection.register_forward_hook(lambda module, args, out: None))
-        assert convert(model).left == []
+def test_hooks_of_layers_that_are_called_are_kept():
+    model = make_block("fairchem")
+    model.get_submodule(ATOMS).up_projection.register_forward_hook(lambda module, args, out: None)
+    assert convert(model).left == []
 
 
 def load_older_layer(folder):
@@ -232,7 +207,7 @@ def load_older_layer(folder):
 
 def test_the_layer_of_gemnet_dt():
     layer, triplets = load_older_layer("gemnet"), MOLECULE.index_lists()["e2e"]
-    edges = MOLECULE.edges("main").shape[1]
+    edges = MOLECULE.directed_edges("main").shape[1]
     index = blocks.convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
     generator = torch.Generator().manual_seed(0)
     sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
@@ -249,10 +224,9 @@ def test_the_layer_of_gemnet_dt():
 
 def test_the_layer_of_another_forward_is_left():
     """The graph-parallel GemNet's layer, whose name and weights are the same but not its forward, is left unchanged."""
-    model = torch.nn.Sequential(load_older_layer("gemnet_gp"))
-    convert_and_find_left(
-        model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_"
-    )
+    (left,) = convert(load_older_layer("gemnet_gp")).left
+    arguments = "basis, m, id_reduce, id_ragged_idx"
+    assert left.note.startswith(f"its forward takes {arguments}, edge_offset, Kmax; expected {arguments}")
 
 
 BAD = [

@@ -33,10 +33,6 @@ def neuralop_modules(monkeypatch):
     torch.set_default_dtype(torch.float32)  # neuralop's sums have the default dtype, so tests change it
 
 
-def draw_tensor(*shape, dtype=torch.float64, seed=0):
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
 def assert_same(got, expected, roundings=ROUNDINGS):
     """Assert that tensors agree up to rounding, or are both None (gradients of unused inputs)."""
     for a, b in zip(got, expected, strict=True):
@@ -48,22 +44,23 @@ def assert_same(got, expected, roundings=ROUNDINGS):
 
 def compute_derivatives(theirs, transform, functions, dtype, reduction, default=torch.float32):
     """Return a layer's result, its gradients and second derivatives; query 3 has no neighbours."""
-    y, x = draw_tensor(POINTS, 3, dtype=dtype), draw_tensor(QUERIES, 3, dtype=dtype, seed=1)
+    torch.manual_seed(0)
+    y, x = torch.rand(POINTS, 3, dtype=dtype), torch.rand(QUERIES, 3, dtype=dtype)
     x[3] = 9.0
     near = theirs.neighbor_search.NeighborSearch(use_open3d=False)(y, x, 0.5)
-    f_y = None if functions is None else draw_tensor(*functions, POINTS, CHANNELS, dtype=dtype, seed=2)
-    weights = draw_tensor(len(near["neighbors_index"]), dtype=dtype, seed=3) if functions == (3,) else None
+    f_y = None if functions is None else torch.rand(*functions, POINTS, CHANNELS, dtype=dtype)
+    weights = torch.rand(len(near["neighbors_index"]), dtype=dtype) if functions == (3,) else None
     width = 6 + (CHANNELS if f_y is not None and transform.startswith("nonlinear") else 0)
-    torch.manual_seed(0)
     layer = theirs.integral_transform.IntegralTransform(
         channel_mlp_layers=[width, 8, CHANNELS], transform_type=transform, reduction=reduction, use_torch_scatter=False
     ).to(dtype)
     inputs = [*(t.requires_grad_() for t in (y, x, f_y, weights) if t is not None), *layer.parameters()]
     torch.set_default_dtype(default)
     value = layer(y, near, x=x, f_y=f_y, weights=weights)
-    seed = draw_tensor(*value.shape, dtype=dtype, seed=4)
-    first = torch.autograd.grad((value.square() * seed).sum(), inputs, create_graph=True, allow_unused=True)
-    total = sum((g * draw_tensor(*g.shape, dtype=dtype, seed=5)).sum() for g in first if g is not None)
+    first = torch.autograd.grad(
+        (value.square() * torch.rand_like(value)).sum(), inputs, create_graph=True, allow_unused=True
+    )
+    total = sum((g * torch.rand_like(g)).sum() for g in first if g is not None)
     return [value, *first, *torch.autograd.grad(total, inputs, allow_unused=True)]
 
 
@@ -92,7 +89,7 @@ def test_before_and_after(neuralop_modules, transform, functions, dtype, reducti
 def test_sums(splits, index, reduction):
     """Sums and derivatives are correct, even if the splits skip rows or differ between batch entries."""
     indptr = torch.tensor(splits, dtype=index)
-    src = draw_tensor(*indptr.shape[:-1], 18, 4)[..., ::2, 1:].requires_grad_()
+    src = torch.rand(*indptr.shape[:-1], 18, 4, dtype=torch.float64)[..., ::2, 1:].requires_grad_()
     pairs = zip(src, indptr, strict=True) if indptr.dim() == 2 else [(src, indptr)]
     runs = [s[a:b] for s, p in pairs for a, b in itertools.pairwise(p.tolist())]
     expected = [r.sum(0) / (max(len(r), 1) if reduction == "mean" else 1) for r in runs]

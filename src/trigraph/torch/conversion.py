@@ -4,10 +4,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import Module, Parameter
+from torch.nn import Module, Parameter, ParameterDict
 from torch.nn.parameter import UninitializedParameter
 
 from trigraph.torch import nn
@@ -241,10 +242,8 @@ def _same_arguments(layer: Module, cls: type[Module]) -> None:
 def _plan_basis_embedding(layer: Any) -> _Changes:
     _same_arguments(layer, nn.BasisEmbedding)
     _check_submodules(layer, ())
-    _check_parameters(layer)
-    shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
-    if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
-        raise _UnsupportedLayer(f"weight has shape {shape}, which differs from fairchem-core 1.10")
+    interm = layer.weight.numel() // (layer.num_radial * (layer.num_spherical or 1))
+    _check_parameters(layer, lambda: nn.BasisEmbedding(layer.num_radial, interm, layer.num_spherical))
     return [(layer, nn.BasisEmbedding, {"padded": True})]
 
 
@@ -258,21 +257,19 @@ def _list_dense_classes(layer: Module, dense: Module) -> tuple[type[Module], ...
 
 def _plan_bilinear(layer: Any) -> _Changes:
     kinds: tuple[type[Module], ...] = ()
+    replacement: type[Module] = MatterGenBilinear
     if hasattr(layer, "bilinear"):
-        kinds = _list_dense_classes(layer, layer.bilinear)
-        shape: tuple[int, ...] = (layer.emb_size_out, layer.emb_size_in * layer.emb_size_interm)
-        replacement: type[Module] = EfficientInteractionBilinear
-        weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
+        kinds, replacement = _list_dense_classes(layer, layer.bilinear), EfficientInteractionBilinear
+        sizes = layer.emb_size_in, layer.emb_size_interm, layer.emb_size_out
+        make_reference: Callable[[], Module] = partial(EfficientInteractionBilinear, *sizes)
     elif hasattr(layer, "units_out"):
-        shape = (layer.emb_size, layer.emb_size_interm, layer.units_out)
-        replacement, weight, bias = MatterGenBilinear, layer.weight, None
+        weight = torch.empty(layer.emb_size, layer.emb_size_interm, layer.units_out, device="meta")
+        make_reference = partial(ParameterDict, {"weight": weight})
     else:
         raise _UnsupportedLayer("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
     _same_arguments(layer, replacement)
     _check_submodules(layer, kinds)
-    if tuple(weight.shape) != shape or bias is not None:
-        raise _UnsupportedLayer(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
-    _check_parameters(layer)
+    _check_parameters(layer, make_reference)
     return [(layer, replacement, {})]
 
 
