@@ -1,12 +1,13 @@
 """Tests of the counting sorts in graphs.c: agreement with NumPy for any number of threads, and invalid input."""
 
 import itertools
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mutated_sources import assert_mutation_fails, write_mutated
+from programs import run_command
 
 import trigraph
 from trigraph import CSC, EdgeGraph, Segments
@@ -151,7 +152,7 @@ for more, text in ((2**26, arrays), (3 * 2**26, sort)):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
 def test_refused_memory_is_an_error():
-    subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], check=True)
+    run_command(sys.executable, "-c", MEMORY_PROGRAM)
 
 
 # Mutations of graphs.c as (old text, new text); the first changes nothing.
@@ -175,25 +176,13 @@ MUTATIONS = {
     "two reverses": ("s->wrong[part] |= place >= 0;", ""),
     "parallel edges of the last pair": ("most = number > most ? number : most;", "most = number;"),
 }
-RUN_TESTS = """import sys
-import trigraph
-from trigraph.arrays import LIBRARIES
-LIBRARIES["libtrigraph"] = lambda: sys.argv[1]
-import pytest
-ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
-quick = ["-m", "not slow", "-k", "not memory"]
-sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", *quick, sys.argv[2]]))
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", MUTATIONS)
 def test_mutations_are_found(tmp_path, wrong):
-    text, (right, changed) = (Path(trigraph.__file__).parent / "fortran" / "graphs.c").read_text(), MUTATIONS[wrong]
-    assert text.count(right) >= 1
-    (tmp_path / "graphs.c").write_text(text.replace(right, changed))
+    write_mutated([Path(trigraph.__file__).parent / "fortran" / "graphs.c"], tmp_path, MUTATIONS[wrong])
     library = tmp_path / "libgraphs.so"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
-    done = subprocess.run([sys.executable, "-c", RUN_TESTS, library, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
-    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
+    run_command("gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread")
+    use_library = 'from trigraph.arrays import LIBRARIES; LIBRARIES["libtrigraph"] = lambda: sys.argv[1]'
+    assert_mutation_fails(library, use_library, __file__, "not memory", bool(wrong))

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mutated_sources import assert_mutation_fails, write_mutated
 from programs import run_command
 
 import trigraph
@@ -350,29 +351,12 @@ def test_mutations_are_found(tmp_path, wrong):
         (tmp_path / path.name).symlink_to(path)
     run_command(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
     run_command(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
-    right, changed, test, places = *MUTATIONS[wrong], 0
-    for source, name in ((package, "interface.c"), (tmp_path, "interface.inc")):
-        text = (source / name).read_text()
-        places += text.count(right)
-        (tmp_path / name).write_text(text.replace(right, changed))
-    assert places > 0
+    *mutation, test = MUTATIONS[wrong]
+    write_mutated([package / "interface.c", tmp_path / "interface.inc"], tmp_path, mutation)
     library, sources = tmp_path / "libtrigraph.so", (tmp_path / "interface.c", package / "cpu_level.c")
     run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        TEST_SELECTIONS[test],
-        __file__,
-    ]
-    done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
-    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
-    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
+    use_library = 'import os; os.environ["WRONG_LIBRARY"] = sys.argv[1]'
+    assert_mutation_fails(library, use_library, __file__, TEST_SELECTIONS[test], bool(wrong))
 
 
 # Procedures with graphs and optional arguments

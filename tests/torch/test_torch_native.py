@@ -2,8 +2,6 @@
 
 import ctypes
 import os
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mutated_sources import assert_mutation_fails, write_mutated
 from programs import run_command
 from table_calls import draw_operator_arguments
 from torch.autograd import forward_ad
@@ -273,13 +272,7 @@ def test_levels_and_threads_follow():
 def test_the_environment_turns_them_off():
     script = "from trigraph.torch.library import OPERATORS_OF_TORCH as o; print(o['gno_kernel_fwd'].native is None)"
     for value in ("0", "1"):
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "TRIGRAPH_TORCH_CPP": value},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_command(sys.executable, "-c", script, env={**os.environ, "TRIGRAPH_TORCH_CPP": value})
         assert done.stdout.strip() == str(value == "0")
     done = run_command(
         sys.executable, "-m", "trigraph", "info", env={**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
@@ -331,14 +324,6 @@ MUTATIONS = {
     "int64 is read as int32": ("whole == int64)\n            status", "whole == int32)\n            status"),
     "numbers need not be positive": ("if (x[k] <= 0)", "if (x[k] < -1e30)"),
 }
-RUN_TESTS = """import sys
-from pathlib import Path
-from trigraph.fortran import levels
-levels.LIBRARY = Path(sys.argv[1])
-import pytest
-ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
-sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-k", sys.argv[2], sys.argv[3]]))
-"""
 
 
 @pytest.mark.slow
@@ -348,20 +333,14 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     for path in package.glob("libtrigraph*.so"):
         if "torch" not in path.name:
             (tmp_path / path.name).symlink_to(path)
-    run_command(sys.executable, package / "torch_operators.py", tmp_path / "torch_operators.inc")
-    shutil.copy(package / "torch.cpp", tmp_path)
-    right, changed, places = *MUTATIONS[wrong], 0
-    for name in ("torch.cpp", "torch_operators.inc"):
-        text = (tmp_path / name).read_text()
-        places += text.count(right)
-        (tmp_path / name).write_text(text.replace(right, changed))
-    assert places > 0
+    generated = tmp_path / "torch_operators.inc"
+    run_command(sys.executable, package / "torch_operators.py", generated)
+    write_mutated([package / "torch.cpp", generated], tmp_path, MUTATIONS[wrong])
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", f"-I{package.parent / 'include'}"]
     library = tmp_path / "libtrigraph_torch.so"
     run_command(
         "g++", *flags, tmp_path / "torch.cpp", f"-L{package}", "-ltrigraph", "-o", library, f"-Wl,-rpath,{tmp_path}"
     )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
-    done = subprocess.run([sys.executable, "-c", RUN_TESTS, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
-    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
+    use_library = "from trigraph.fortran import levels; levels.LIBRARY = Path(sys.argv[1])"
+    assert_mutation_fails(tmp_path / "libtrigraph.so", use_library, __file__, chosen, bool(wrong))
