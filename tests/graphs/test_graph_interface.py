@@ -14,7 +14,6 @@ import trigraph
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(trigraph.__file__).parent
-pytest_plugins = ["library_programs"]
 
 EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
 

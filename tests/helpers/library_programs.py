@@ -4,19 +4,10 @@ import ctypes
 import os
 import shutil
 
-import pytest
 from click.testing import CliRunner
 from programs import run_command
 
-import trigraph
 from trigraph import cli
-from trigraph.fortran import levels
-
-
-@pytest.fixture(scope="module")
-def fortran_library():
-    trigraph.set_cpu_level(trigraph.get_cpu_level())
-    return ctypes.CDLL(os.environ.get("WRONG_LIBRARY", str(levels.LIBRARY)))
 
 
 def read_config(*names):

@@ -32,7 +32,6 @@ from trigraph.verification.cases import build_case, list_variants
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(trigraph.__file__).parent
-pytest_plugins = ["library_programs"]
 TYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 REFUSED, WRONG_NUMBER, WRONG_LOCATION, WRONG_GRAPH, NO_LEVEL = range(1, 6)
