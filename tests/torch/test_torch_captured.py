@@ -14,7 +14,7 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from two_ranks import save_steps, take_steps
+from two_ranks import run_two_ranks, take_averaged_steps, take_steps
 
 import trigraph.ase
 from trigraph.graphs.edge_graph import build_with_reverse
@@ -275,13 +275,10 @@ def test_ranks_average_gradients(tmp_path):
         (torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]]), torch.cat([a[2], b[2] + 2]))
         for a, b in zip(*halves, strict=True)
     ]
-    ranks = [(rank, str(tmp_path), copy.deepcopy(model), half) for rank, half in enumerate(halves)]
-    other = torch.multiprocessing.spawn(save_steps, ranks[1], join=False)
-    save_steps(0, *ranks[0])
-    assert other.join(60)
+    ranks = run_two_ranks(tmp_path, take_averaged_steps, [(copy.deepcopy(model), half) for half in halves])
     expected = take_steps(model, whole, lambda gradient: None)
-    for rank in range(2):
-        for got, right in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
+    for weights in ranks:
+        for got, right in zip(weights, expected, strict=True):
             assert_close(got, right)
     assert not torch.equal(expected[1], list(make_potential().parameters())[1])
 
