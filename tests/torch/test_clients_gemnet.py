@@ -157,9 +157,8 @@ def test_changed_layers_are_left(name, path):
     layer = model.get_submodule(path)
     original = type(layer)
     layer.__class__ = type("Mine", (original,), {})
-    assert len(
-        convert_and_find_left(model, path, f"derived from {original.__name__} and may change its methods").replaced
-    ) == (NUMBER_REPLACED[name] - 1)
+    reason = f"derived from {original.__name__} and may change its methods"
+    assert len(convert_and_find_left(model, path, reason).replaced) == NUMBER_REPLACED[name] - 1
     assert_close(compute_results(model, x, lists), expected, estimate_tolerance(model))
 
     model = make_block(name)
@@ -197,26 +196,13 @@ def test_layers_of_unknown_state_are_left(path):
         change(model.get_submodule(path))
         return model
 
-    convert_and_find_left(
-        make_changed_block(lambda m: m.bilinear.linear.register_forward_hook(print)),
-        path,
-        "its bilinear.linear has hooks",
-    )
-    convert_and_find_left(
-        make_changed_block(lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU())),
-        path,
-        "its bilinear._activation is a",
-    )
-    convert_and_find_left(
-        make_changed_block(lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear))),
-        path,
-        "expected the Dense of fair",
-    )
-    convert_and_find_left(
-        make_changed_block(lambda m: m.bilinear.half()),
-        path,
-        "dtype torch.float16; expected all of torch.float32 or of torch",
-    )
+    for change, reason in (
+        (lambda m: m.bilinear.linear.register_forward_hook(print), "its bilinear.linear has hooks"),
+        (lambda m: setattr(m.bilinear, "_activation", torch.nn.SiLU()), "its bilinear._activation is a"),
+        (lambda m: setattr(m, "bilinear", torch.nn.Sequential(m.bilinear)), "expected the Dense of fair"),
+        (lambda m: m.bilinear.half(), "dtype torch.float16; expected all of torch.float32 or of torch"),
+    ):
+        convert_and_find_left(make_changed_block(change), path, reason)
     if path == "block.atom_interaction":
         model = make_changed_block(lambda m: m.up_projection.register_forward_hook(lambda module, args, out: None))
         assert convert(model).left == []
@@ -232,7 +218,7 @@ def load_older_layer(folder):
 
 def test_the_layer_of_gemnet_dt():
     layer, triplets = load_older_layer("gemnet"), MOLECULE.index_lists()["e2e"]
-    edges = MOLECULE.edges("main").shape[1]
+    edges = MOLECULE.directed_edges("main").shape[1]
     index = blocks.convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
     generator = torch.Generator().manual_seed(0)
     sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
