@@ -17,10 +17,7 @@ from host_kernels import get_rotation_number
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = (
-    FAMILIES[get_rotation_number() % 5],
-    ("race", "asan")[get_rotation_number() // 5 % 2],
-)
+QUICK_FAMILY, QUICK_VARIANT = FAMILIES[get_rotation_number() % 5], ("race", "asan")[get_rotation_number() // 5 % 2]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
 QUICK_BARRIERS = random.Random(get_rotation_number()).sample(

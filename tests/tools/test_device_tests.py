@@ -130,16 +130,13 @@ def test_errors_are_found(module, monkeypatch):
     assert not checks.is_accurate(op.fields[0], right * np.float32(1.001), right, exact, most)
     assert not checks.is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
     usage = {"registers": 32, "local_bytes": 8}
-    (line,) = module("test_device_environment").find_spills(
-        dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
-    )
+    usages = dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
+    (line,) = module("test_device_environment").find_spills(usages)
     assert line == f"sum_rows<float>: {usage}"
     find_errors = module("test_device_sanitizers").count_tool_errors
     assert find_errors("========= ERROR SUMMARY: 0 errors") == []
     assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
     assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
     unequal = module("device_calls").list_unequal_fields
-    assert unequal(target, {"x": None, "y": np.nextafter(right, 9), "z": right}, dict.fromkeys("xyz", right)) == [
-        "x",
-        "y",
-    ]
+    got = {"x": None, "y": np.nextafter(right, 9), "z": right}
+    assert unequal(target, got, dict.fromkeys("xyz", right)) == ["x", "y"]

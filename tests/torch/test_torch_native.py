@@ -37,7 +37,7 @@ def yield_cases(definition, dtypes=DTYPES):
 
 
 def flat_arguments(op, arguments, wanted=None):
-    """Convert arguments by name to the flat arguments of ``trigraph::X``."""
+    """Convert arguments by name to the flat arguments of ``trigraph::X``, which request all fields or `wanted`."""
     arrays = [arguments.get(n) for n in op.array_names]
     tensors = [None if a is None else torch.from_numpy(np.array(a)) for a in arrays]
     given = {name: arguments.get(name) for name, _ in op.graphs}
@@ -55,10 +55,9 @@ def yield_calls(definition, dtypes=DTYPES):
             arguments = case.arguments(op.op)
             given = {n: v for n, v in arguments.items() if n != "wrt"}
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else v for n, v in given.items()}
-            yield op, flat_arguments(op, given), name_fields(op, given)
-            for field in op.op.fields if op.op.selective else ():
-                if field.name in name_fields(op, given):
-                    yield op, flat_arguments(op, fewer, [field.name]), [field.name]
+            yield op, flat_arguments(op, given)
+            for field in name_fields(op, given) if op.op.selective else ():
+                yield op, flat_arguments(op, fewer, [field])
 
 
 def name_fields(op, arguments):
@@ -85,7 +84,7 @@ def assert_equal(results, expected, what):
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_bits_are_those_of_python(definition):
     seen = set()
-    for op, args, _ in yield_calls(definition):
+    for op, args in yield_calls(definition):
         expected = compute_or_error(lambda op=op, args=args: op.overload(*args))
         results = compute_or_error(lambda op=op, args=args: op.native.overload(*op.native.encode_arguments(args)))
         if isinstance(expected[0], type):
@@ -147,7 +146,7 @@ def test_errors_are_those_of_python(name, monkeypatch):
 @pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
 def test_opcheck(definition):
     seen = set()
-    for op, args, _ in yield_calls(definition, DTYPES[:1]):
+    for op, args in yield_calls(definition, DTYPES[:1]):
         if op.op.name not in seen and not isinstance(
             compute_or_error(lambda op=op, args=args: op.overload(*args))[0], type
         ):

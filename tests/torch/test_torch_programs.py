@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from compiled_programs import compiled_whole  # noqa: E402
 from table_calls import draw_operator_arguments  # noqa: E402
+from test_torch_native import flat_arguments, name_fields  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -235,15 +236,6 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
         torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
 
 
-def flat_arguments(op, values):
-    """Convert arguments by name to the flat arguments of a torch operator."""
-    arrays = [None if values.get(n) is None else torch.from_numpy(np.array(values[n])) for n in op.array_names]
-    given = {n: values[n] for n, _ in op.graphs} | {a.name: values[a.name] for a in op.op.attributes}
-    absent = {n for n in op.op.definition.optional if values.get(n) is None}
-    wanted = [f.name for f in op.op.fields if f.name.removeprefix("gg_") not in absent]
-    return op.flatten(arrays, given | {"backend": "", "wanted": ",".join(wanted)}, True)
-
-
 @pytest.mark.parametrize("rows", [1 << 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (25, 120))])
 def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
     """vmap equals separate calls bitwise, whether all arrays, all but the last, or a single array are batched."""
@@ -257,7 +249,8 @@ def test_vmap_has_the_bits_of_each_entry(rows, monkeypatch):
         empty = dict.fromkeys((n for n in op.op.definition.symbols if SYMBOLS[n].minimum == 0), 0)
         for k, (setting, sizes) in enumerate([*((one, {}) for one in settings), (settings[-1], empty)]):
             dtype, index = ((np.float64, np.int64), (np.float32, np.int32))[k % 2]
-            args = flat_arguments(op, draw_operator_arguments(op.op, dtype, index, setting=setting, **sizes))
+            values = draw_operator_arguments(op.op, dtype, index, setting=setting, **sizes)
+            args = flat_arguments(op, values, name_fields(op, values))
             places = [place for place, t in enumerate(args[: op.num_arrays]) if t is not None]
             for some in {(*places,), (*places[:-1],), *((place,) for place in places)} - {()}:
                 entries = [[args[p] * (1 + i % 2 * args[p].is_floating_point()) for p in some] for i in range(5)]
