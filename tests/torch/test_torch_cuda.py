@@ -277,10 +277,9 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
     x, edge_index = torch.randn(9, 3), torch.randint(0, 9, (2, 40))
     layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
     monkeypatch.setitem(sys.modules, "cupy", None)
+    text = "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."
     for edges_or_graph in (edge_index, graph):
-        with expect_error(
-            "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."
-        ):
+        with expect_error(text):
             layer(x, edges_or_graph)
 
 

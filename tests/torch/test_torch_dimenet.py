@@ -387,8 +387,8 @@ def test_products_with_the_hessian():
         (lambda m, z, pos: m.hessian(z, pos, block_size=0), "ValueError: ...block_size is 0; expected at least 1"),
         (lambda m, z, pos: m.hessian(z, pos, atoms=[6]), "IndexError: ...hessian: atoms has 6; expected atoms of 6"),
         (lambda m, z, pos: m.hessian_vector_product(z, pos, pos.float()), "TypeError: ...vector is torch.float32 on"),
-        (lambda m, z, pos: m.hessian_vector_product(z, pos, pos[:2]), "ValueError: ...vector has shape (2, 3); exp"),
-        (lambda m, z, pos: m.hessian_vector_product(z, pos, [1.0]), "TypeError: ...vector is a list; expected a to"),
+        (lambda m, z, x: m.hessian_vector_product(z, x, x[:2]), "ValueError: ...vector has shape (2, 3); expected"),
+        (lambda m, z, x: m.hessian_vector_product(z, x, [1.0]), "TypeError: ...vector is a list; expected a torch."),
         (lambda m, z, pos: ForceField(torch.nn.Linear(2, 2)), "TypeError: ForceField: model is a Linear; expected a"),
     ],
 )

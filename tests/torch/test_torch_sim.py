@@ -210,9 +210,7 @@ def test_bad_input(model):
         model(fields | {"cell": state.cell.numpy()})
     with expect_error("ValueError: ...batch is None and cell has 2 structures; expected one"):
         model(fields | {"cell": state.cell.repeat(2, 1, 1)})
-    with expect_error(
-        "ValueError: Model: per_atom_energies is True; expected False, as Springs returns no atomic energies"
-    ):
-        trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)(
-            state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu"))
-        )
+    springs = trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)
+    text = "per_atom_energies is True; expected False, as Springs returns no atomic energies"
+    with expect_error(f"ValueError: Model: {text}"):
+        springs(state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu")))

@@ -264,9 +264,8 @@ def run_lammps(plugin, packages, tmp_path):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
         write_lammps_data(tmp_path / "atoms", atoms, **options)
         text = f"plugin load {plugin}\nunits metal\n{head}\nread_data atoms\npair_style trigraph {packages(name)} "
-        text += (
-            f"{' '.join(SYMBOLS)}\npair_coeff * *\ncompute each all pe/atom\ncompute virial all pressure NULL virial\n"
-        )
+        text += f"{' '.join(SYMBOLS)}\npair_coeff * *\n"
+        text += "compute each all pe/atom\ncompute virial all pressure NULL virial\n"
         text += "thermo_style custom step pe ke etotal c_virial[*]\nthermo_modify format float %.17g\nthermo 1\n"
         (tmp_path / "in").write_text(f"{text}{lines}\n")
         variables = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
@@ -279,20 +278,15 @@ def run_lammps(plugin, packages, tmp_path):
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
         return subprocess.run(command, capture_output=True, timeout=300, check=False, **how)
 
-    start.thermo = lambda: np.array(
-        [
-            [float(word) for word in line.split()]
-            for line in (tmp_path / "log").read_text().splitlines()
-            if len(line.split()) == 10 and line.split()[0].isdigit()
-        ]
-    )
-    start.dump = lambda: np.array(
-        [
-            [float(word) for word in line.split()]
-            for line in (tmp_path / "dump").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
-        ]
-    )
-    start.log = lambda: (tmp_path / "log").read_text()
+    def read_thermo():
+        rows = [line.split() for line in start.log().splitlines()]
+        return np.array([row for row in rows if len(row) == 10 and row[0].isdigit()], float)
+
+    def read_dump():
+        lines = (tmp_path / "dump").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
+        return np.array([line.split() for line in lines], float)
+
+    start.thermo, start.dump, start.log = read_thermo, read_dump, (tmp_path / "log").read_text
     return start
 
 
