@@ -13,29 +13,15 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from ase.md.verlet import VelocityVerlet
 from ase.phonons import Phonons
 from expect_error import expect_error
+from small_potentials import make_crystal, make_potential
 
 import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress, Potential
 
 
-def make_potential():
-    torch.manual_seed(1)
-    model = DimeNetPlusPlus(
-        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
-    )
-    return model.double()
-
-
 @pytest.fixture
 def calculator():
     return trigraph.ase.Calculator(make_potential())
-
-
-def make_crystal():
-    atoms = bulk("Cu", cubic=True)
-    atoms.symbols[0] = "Au"
-    atoms.rattle(0.1, seed=0)
-    return atoms
 
 
 def test_results(calculator):

