@@ -39,9 +39,8 @@ REFUSED, WRONG_NUMBER, WRONG_LOCATION, WRONG_GRAPH, NO_LEVEL = range(1, 6)
 
 def prepare_c_arguments(op, case, arguments, wrt=None):
     """Return the scalars, arrays and results of a call by name, in header order, and the fields to compute."""
-    checked = check_arguments(
-        op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_BY_BACKEND["fortran"]
-    )
+    bound = bind_arguments(op, (), arguments, op.signature)
+    checked = check_arguments(op, bound, None, None, LIBRARY_BY_BACKEND["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
@@ -143,9 +142,8 @@ def test_the_library_has_no_symbol_of_python():
 
 
 def test_threads_and_levels(fortran_library, tmp_path):
-    assert (
-        fortran_library.trigraph_set_num_threads(0) == fortran_library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
-    )
+    assert fortran_library.trigraph_set_num_threads(0) == WRONG_NUMBER
+    assert fortran_library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
     before = fortran_library.trigraph_get_num_threads()
     assert fortran_library.trigraph_set_num_threads(2) == 0
     assert fortran_library.trigraph_get_num_threads() == 2
@@ -333,11 +331,8 @@ def bridge_library(tmp_path_factory):
 def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
     """Call a procedure without the arguments that are None; return its status and results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
-    passed = [
-        ctypes.c_int(2),
-        *scalars.values(),
-        *(array_pointer(arrays[n]) for n in order_arguments(op, SHIM_SETS["fast"]).graph),
-    ]
+    graph = order_arguments(op, SHIM_SETS["fast"]).graph
+    passed = [ctypes.c_int(2), *scalars.values(), *(array_pointer(arrays[n]) for n in graph)]
     for d in (d for d in calls.dummies(op, "f64", "i64") if d.shape):
         name = d.table_entry.name
         if d.intent == "inout":
@@ -457,9 +452,8 @@ def test_sources_build_a_library_that_programs_find(tmp_path):
     assert "gradient against a real128 difference" in run_command(tmp_path / "build" / "program").stdout
     run_command("cmake", "--install", tmp_path / "build")
     (file,) = place.rglob("trigraph.pc")
-    flags = run_command(
-        "pkg-config", "--cflags", "--libs", "trigraph", env={**os.environ, "PKG_CONFIG_PATH": str(file.parent)}
-    )
+    variables = {**os.environ, "PKG_CONFIG_PATH": str(file.parent)}
+    flags = run_command("pkg-config", "--cflags", "--libs", "trigraph", env=variables)
     flags = [*flags.stdout.split(), f"-Wl,-rpath,{file.parent.parent}", "-lm"]
     run_command("cc", "-Wall", "-Werror", ROOT / "examples" / "attention.c", *flags, "-o", tmp_path / "a")
     assert "against a difference" in run_command(tmp_path / "a").stdout

@@ -112,11 +112,9 @@ def list_changed_tensors(tensor):
 def test_errors_are_those_of_python(name, monkeypatch):
     """Results of valid calls equal Python's bitwise, and invalid calls raise the same errors as in Python."""
     op = OPERATORS_OF_TORCH[name]
-    values = (
-        draw_operator_arguments(op.op)
-        | {"backend": ""}
-        | ({"wanted": ",".join(sorted(op.fields))} if op.op.selective else {})
-    )
+    values = draw_operator_arguments(op.op) | {"backend": ""}
+    if op.op.selective:
+        values["wanted"] = ",".join(sorted(op.fields))
     good = {n: None if v is None else torch.from_numpy(v) if n in op.array_names else v for n, v in values.items()}
 
     def outcome(values):
@@ -147,15 +145,11 @@ def test_errors_are_those_of_python(name, monkeypatch):
 def test_opcheck(definition):
     seen = set()
     for op, args in yield_calls(definition, DTYPES[:1]):
-        if op.op.name not in seen and not isinstance(
-            compute_or_error(lambda op=op, args=args: op.overload(*args))[0], type
-        ):
+        results = compute_or_error(lambda op=op, args=args: op.overload(*args))
+        if op.op.name not in seen and not isinstance(results[0], type):
             seen.add(op.op.name)
-            torch.library.opcheck(
-                op.native.overload,
-                tuple(op.native.encode_arguments(args)),
-                test_utils=("test_schema", "test_faketensor"),
-            )
+            encoded = tuple(op.native.encode_arguments(args))
+            torch.library.opcheck(op.native.overload, encoded, test_utils=("test_schema", "test_faketensor"))
     assert len(seen) >= 3
 
 
@@ -273,9 +267,8 @@ def test_the_environment_turns_them_off():
     for value in ("0", "1"):
         done = run_command(sys.executable, "-c", script, env={**os.environ, "TRIGRAPH_TORCH_CPP": value})
         assert done.stdout.strip() == str(value == "0")
-    done = run_command(
-        sys.executable, "-m", "trigraph", "info", env={**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
-    )
+    variables = {**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
+    done = run_command(sys.executable, "-m", "trigraph", "info", env=variables)
     assert "torch's operators in Python (TRIGRAPH_TORCH_CPP is 0)" in done.stdout
 
 

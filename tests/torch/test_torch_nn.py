@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import pickle
 import re
 import sys
@@ -38,9 +39,8 @@ def assert_close(got, expected, eps=EPS):
 def make_edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
     """Return random edges, including self-loops and parallel edges; the last node on each side is isolated."""
     rng = np.random.default_rng(0)
-    return torch.tensor(
-        np.stack([rng.integers(0, num_src - 1, num_edges), rng.integers(0, num_dst - 1, num_edges)])
-    ).to(dtype)
+    ends = rng.integers(0, num_src - 1, num_edges), rng.integers(0, num_dst - 1, num_edges)
+    return torch.tensor(np.stack(ends)).to(dtype)
 
 
 def draw_rows(number, width, seed=1):
@@ -240,16 +240,10 @@ def test_exported_layers_take_a_graph_of_any_size(name):
             torch.export.export(layer, (example[0], make_edges(), attr.detach()))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gat",
-        "weighted",
-        "gno",
-        "gat-loops",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gat-dropout", "gat-lazy")),
-    ],
-)
+SLOW_LAYERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("gat-dropout", "gat-lazy")]
+
+
+@pytest.mark.parametrize("name", ["gat", "weighted", "gno", "gat-loops", *SLOW_LAYERS])
 def test_layers_that_build_graphs_compile(name):
     """torch.compile breaks the graph where a CSC is built from edges, and returns the eager results."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
@@ -272,22 +266,16 @@ def test_layers_that_build_graphs_compile(name):
         torch.compile(layer, backend="eager", fullgraph=True)(x, *edges_and_attr)
 
 
-@pytest.mark.parametrize(
-    ("name", "transform"),
-    [
-        *((name, "grad") for name in LAYERS),
-        *((n, t) for n in ("gat", "weighted", "gno") for t in ("jacfwd", "hessian")),
-    ],
-)
+TRANSFORMS = [(name, "grad") for name in LAYERS]
+TRANSFORMS += itertools.product(("gat", "weighted", "gno"), ("jacfwd", "hessian"))
+
+
+@pytest.mark.parametrize(("name", "transform"), TRANSFORMS)
 def test_layers_that_build_graphs_are_transformed(name, transform):
     """Inside torch.func transforms, layers that build graphs have the same derivatives as with a prepared graph."""
     make, attr = LAYERS[name]
-    layer, attr, x, transform = (
-        make().double(),
-        attr.detach(),
-        draw_rows(NODES, 3).detach(),
-        getattr(torch.func, transform),
-    )
+    layer, attr, x = make().double(), attr.detach(), draw_rows(NODES, 3).detach()
+    transform = getattr(torch.func, transform)
     prepared, looped, more = copy.deepcopy(layer), make_edges(), attr
     if isinstance(layer, nn.GATConv):
         layer.add_self_loops = True

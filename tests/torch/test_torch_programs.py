@@ -213,10 +213,8 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
 
     # Graphs are first used inside one transform (hessian), then reused in another (grad).
     for first_used_inside in (lambda x: function(x, cold), keeping):
-        assert torch.equal(
-            torch.func.hessian(first_used_inside)(x), torch.func.hessian(lambda x: function(x, graph))(x)
-        )
-        assert torch.equal(torch.func.grad(first_used_inside)(x), torch.func.grad(lambda x: function(x, graph))(x))
+        for transform in (torch.func.hessian, torch.func.grad):
+            assert torch.equal(transform(first_used_inside)(x), transform(lambda x: function(x, graph))(x))
     assert torch.equal(torch.compile(function, backend="eager")(x), function(x, graph))
     index, matrix = torch.tensor([0, 0, 3, 1]), torch.randn(3, 2, 5, dtype=DTYPE)
 
@@ -229,9 +227,8 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
         tt.agg_weighted_n2n(2 * x, None, graph, out={"output_embedding": out})
         return 2 * out
 
-    assert torch.equal(
-        torch.compile(into, backend="eager")(x, torch.empty(4, 3, dtype=DTYPE)), 2 * into(x, x.clone()) / 2
-    )
+    got = torch.compile(into, backend="eager")(x, torch.empty(4, 3, dtype=DTYPE))
+    assert torch.equal(got, into(x, x.clone()))
     with pytest.raises(TypeError, match=r"CSC: edge_index is a torch\.Tensor batched by torch\.vmap \(join the graphs"):
         torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
 
@@ -344,10 +341,8 @@ MODES = {
 @pytest.mark.parametrize("under", MODES)
 def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under):
     x, weights = (t.detach() for t in attention_inputs())
-    value, expected = (
-        compute_attention_loss(x, weights, attention_graph()),
-        torch.func.grad(compute_attention_loss)(x, weights, attention_graph()),
-    )
+    value = compute_attention_loss(x, weights, attention_graph())
+    expected = torch.func.grad(compute_attention_loss)(x, weights, attention_graph())
     prepared, called, built = attention_graph(), attention_graph(), []
 
     def call():
