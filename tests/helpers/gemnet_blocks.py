@@ -119,15 +119,6 @@ def draw_molecule(num_atoms, neighbors):
     return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
 
 
-def convert_to_tensors(lists):
-    """Convert arrays, also in nested dicts, to tensors."""
-    return (
-        {n: convert_to_tensors(v) for n, v in lists.items()}
-        if isinstance(lists, dict)
-        else torch.from_numpy(lists.copy())
-    )
-
-
 def _set_scale_factors(model):
     """Set the scale factors to random values other than 1 and 0 (fairchem's value for unfitted factors)."""
     generator = torch.Generator().manual_seed(0)

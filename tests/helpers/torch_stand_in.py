@@ -9,7 +9,6 @@ from typing import NamedTuple
 from unittest import mock
 
 import cupy_stand_in
-import numpy as np
 import torch
 
 from trigraph.torch import arrays, graphs
@@ -75,15 +74,3 @@ def install_torch_and_cupy(monkeypatch, cache):
     for name in ("base", "csc"):
         monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "GRAPH_HOOKS", [graphs._cache_graph_tensors])
     return cupy, state
-
-
-def convert_to_tensors(value):
-    """Convert NumPy arrays to tensors, and graphs to graphs of tensors."""
-    if isinstance(value, dict):
-        return {name: convert_to_tensors(v) for name, v in value.items()}
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if hasattr(value, "prepare"):
-        make, arguments = value.__reduce__()
-        return make(*map(convert_to_tensors, arguments))
-    return value

@@ -9,6 +9,7 @@ from expect_error import expect_error
 torch = pytest.importorskip("torch")
 
 from compiled_programs import compiled_whole  # noqa: E402
+from tensors import convert_to_tensors  # noqa: E402
 
 from trigraph import Segments, basis_embedding_fwd, interaction_bilinear_fwd  # noqa: E402
 from trigraph.benchmarks.gemnet import number_members  # noqa: E402
@@ -49,15 +50,6 @@ class PaddedCase:
             setattr(self, name, rng.standard_normal(shape).astype(dtype))
         self.lists = {"idx_sph_outer": self.outer, "idx_sph_inner": self.inner}
         self.atoms = {"idx_rad_outer": self.atom, "idx_rad_inner": self.number, "num_atoms": ATOMS}
-
-
-def convert_to_tensors(value):
-    """Convert NumPy arrays to tensors, also within dicts, lists and tuples."""
-    if isinstance(value, dict):
-        return {n: convert_to_tensors(v) for n, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(convert_to_tensors, value))
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def make_embedding_layer(weight, padded=True):

@@ -11,8 +11,9 @@ import torch
 import torch_stand_in
 from expect_error import expect_error
 from table_calls import FUNCTIONS, draw_operator_arguments, list_graphs
+from tensors import convert_to_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_stand_in import Stream, convert_to_tensors
+from torch_stand_in import Stream
 
 import trigraph.torch
 from trigraph.arrays import import_cupy
