@@ -25,9 +25,8 @@ def yield_edge_lists():
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW_EDGES), RNG.integers(60, size=FEW_EDGES), 50, 70
     yield RNG.integers(9, size=MANY_EDGES), np.sort(RNG.integers(9, size=MANY_EDGES)), 9, 9
-    falls = np.repeat(
-        [2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)])
-    )  # numbers that fall from thread to thread
+    # These numbers fall from thread to thread.
+    falls = np.repeat([2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)]))
     yield np.zeros(MANY_EDGES, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self-loops
@@ -59,9 +58,8 @@ def test_arrays_equal_numpy():
             sources, destinations = (a[order] for a in of_edges)
             row_arrays = [np.arange(len(order) + 1), np.argsort(order)]
             expected = [offsets, sources, order, destinations, *sort_stably(sources, n_src), *row_arrays]
-            for got, right in zip(
-                (graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()), expected, strict=True
-            ):
+            found = graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()
+            for got, right in zip(found, expected, strict=True):
                 assert got.dtype == src.dtype
                 assert not got.flags.writeable
                 np.testing.assert_array_equal(got, right)
@@ -86,9 +84,8 @@ def test_overwritten_arrays_are_refused():
     for offsets, ids in (([0, 5, 2], [0, 1]), ([0, 1, 9], [0, 1]), ([0, 1, 2], [0, -(2**40)])):
         graph = CSC.__new__(CSC)
         graph._set_attributes(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
-        with pytest.raises(
-            ValueError, match="CSC: an index is out of range, or offsets decrease: the graph's tensors were"
-        ):
+        text = "CSC: an index is out of range, or offsets decrease: the graph's tensors were"
+        with pytest.raises(ValueError, match=text):
             graph.prepare()
 
 
