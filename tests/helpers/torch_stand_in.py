@@ -40,10 +40,8 @@ def install_torch_and_cupy(monkeypatch, cache):
     lists the size of each allocation.
     """
     torch.compiler.reset()  # import torch's compiler, which lists torch functions, before they are replaced
-    cupy, state = (
-        cupy_stand_in.install_cupy(monkeypatch, cache),
-        SimpleNamespace(stream=Stream(), recorded_streams=[], allocation_sizes=[]),
-    )
+    cupy = cupy_stand_in.install_cupy(monkeypatch, cache)
+    state = SimpleNamespace(stream=Stream(), recorded_streams=[], allocation_sizes=[])
     arrays._wrap_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)

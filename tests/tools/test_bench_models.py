@@ -65,9 +65,8 @@ def test_contenders_compute_the_same(program):
 )
 def test_captured_contenders_compute_the_same(program):
     names = ("trigraph", "trigraph-captured", "pyg-compiled")
-    several = [
-        program.prepare(name, shrink_sizes(program), "float32")() for name in names if name in program.contenders
-    ]
+    names = [name for name in names if name in program.contenders]
+    several = (program.prepare(name, shrink_sizes(program), "float32")() for name in names)
     expected, *others = ({n: convert_to_numpy(v) for n, v in results.items()} for results in several)
     for got in others:
         assert compute_relative_error(got, expected) <= run.peer_tolerance("float32")
@@ -79,9 +78,8 @@ def test_programs_are_consistent():
         assert not first.peer
         assert {*program.small} <= {*program.sizes}
         pickle.dumps(program)
-        alone, beside = (
-            run.Options(1, 1, "float32", "full", peers).select_contenders(program) for peers in (False, True)
-        )
+        several = (run.Options(1, 1, "float32", "full", peers) for peers in (False, True))
+        alone, beside = (options.select_contenders(program) for options in several)
         assert beside == [*program.contenders]
         assert "pyg" not in alone
 

@@ -53,9 +53,8 @@ def module(monkeypatch):
 def rehearse(folder, record, *options, status=0):
     """Rehearse the tests of a folder in two processes; return the record."""
     command = [sys.executable, "-m", "pytest", folder, "--rehearse", "-p", "no:cacheprovider", "-n", "2"]
-    done = run_command(
-        *command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1]
-    )
+    command += ["--maxschedchunk", "1", "--record", record, *options]
+    done = run_command(*command, status=status, cwd=FOLDER.parents[1])
     record_content = json.loads(record.read_text())
     assert f"{record_content['verdict']}: {record}" in done.stdout
     assert record_content["rehearsal"]
