@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import ctypes
 import os
 
 import pytest
@@ -9,7 +10,9 @@ from signals import unignored_signals  # noqa: F401
 # instead of spinning.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
+import trigraph
 from trigraph import set_num_threads
+from trigraph.fortran import levels
 from trigraph.fortran.threads import restore_num_threads
 
 
@@ -20,3 +23,10 @@ def _restore_num_threads(request):
         if request.node.get_closest_marker("threads"):
             set_num_threads(2)
         yield
+
+
+@pytest.fixture(scope="module")
+def fortran_library():
+    """Load the library `libtrigraph`, or a mutated one."""
+    trigraph.set_cpu_level(trigraph.get_cpu_level())
+    return ctypes.CDLL(os.environ.get("WRONG_LIBRARY", str(levels.LIBRARY)))

@@ -1,7 +1,5 @@
 """Checks for test_distributed.py: errors are raised on all ranks and can be caught; unusual inputs work."""
 
-from functools import partial
-
 import numpy as np
 from mpi4py import MPI
 
@@ -17,11 +15,11 @@ SHARED_PARTITION = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size,
 OWN_ROWS = SHARED_PARTITION.take(ROWS, "num_src_nodes")
 
 
-def assert_refused(function, text, text_on_others=None):
-    """Assert that the last rank raises an error with `text`, and the others one with `text_on_others`, if given."""
-    expected = text if LAST or text_on_others is None else text_on_others
+def assert_refused(text, function, *arguments, **keywords):
+    """Assert that a call raises an error with a text, or with one text on the last rank and another on other ranks."""
+    expected = text if isinstance(text, str) else text[not LAST]
     try:
-        function()
+        function(*arguments, **keywords)
     except (TypeError, ValueError, RuntimeError, OSError) as error:
         raised = f"{type(error).__name__}: {error}"
         assert expected in raised, raised
@@ -56,43 +54,39 @@ def refuses_wrong_arguments():
         return distributed.partition_pieces(kind, [ends], COMM, 2)
 
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
-    text_on_others = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
-    assert_refused(
-        lambda: sum_features(np.ones((9, 4), np.float32) if LAST else rows),
-        text,
-        f"{text_on_others}embedding has shape",
-    )
-    text_on_all = f"owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
-    assert_refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {text_on_all}")
-    text_on_all = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
-    assert_refused(lambda: distributed.agg_weighted_n2n_fwd(rows, None, graph, "sum"), f"TypeError: {text_on_all}")
-    text_on_all = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
-    assert_refused(lambda: distributed.agg_edge_to_edge_fwd(*[np.ones((1, 3))] * 4, part, 1, 1), text_on_all)
-    order_error = "src of piece 0 decreases; expected edges sorted by source"
-    assert_refused(lambda: partition_edges(EdgeGraph, *(ends if LAST else ends[::-1])), order_error)
+    text_on_others = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: embedding has shape"
+    assert_refused((text, text_on_others), sum_features, np.ones((9, 4), np.float32) if LAST else rows)
+    text = f"partition: owner[2] is {COMM.size}; expected 0 <= owner < the number of ranks = {COMM.size}"
+    assert_refused(text, distributed.partition, graph, COMM, np.array([0, 0, COMM.size]))
+    text = "TypeError: agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"
+    assert_refused(text, distributed.agg_weighted_n2n_fwd, rows, None, graph, "sum")
+    text = "TypeError: agg_edge_to_edge_fwd: the partition is for another kind of graph"
+    assert_refused(text, distributed.agg_edge_to_edge_fwd, *[np.ones((1, 3))] * 4, part, 1, 1)
+    text = "src of piece 0 decreases; expected edges sorted by source"
+    assert_refused(text, partition_edges, EdgeGraph, *(ends if LAST else ends[::-1]))
     for array in (*part.owned.values(), *part.owners, part.table):
         assert not array.flags.writeable  # cached layouts depend on these arrays
-    outside = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
-    assert_refused(lambda: partition_edges(CSC, np.array([0]), np.array([7 * LAST])), outside)
+    text = "ValueError: partition_pieces: pieces[0].dst[0] is 7; expected 0 <= pieces[0].dst < num_nodes = 2"
+    assert_refused(text, partition_edges, CSC, np.array([0]), np.array([7 * LAST]))
     if COMM.size == 1:
         return
-    order_error = "src decreases from one rank to the next"
-    assert_refused(lambda: partition_edges(EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)])), order_error)
+    text = "src decreases from one rank to the next"
+    assert_refused(text, partition_edges, EdgeGraph, np.array([int(not LAST)]), np.array([int(LAST)]))
     text = f"ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank {last}"
-    assert_refused(lambda: sum_features(op="mean" if LAST else "sum"), text)
+    assert_refused(text, sum_features, op="mean" if LAST else "sum")
     text = "embedding is of float32 with rows of shape (4,) on rank 0 and of float64 with"
-    assert_refused(lambda: sum_features(rows.astype(np.float64) if LAST else rows), text)
+    assert_refused(text, sum_features, rows.astype(np.float64) if LAST else rows)
     text = f"and of float32 with rows of shape (5,) on rank {last}"
-    assert_refused(lambda: sum_features(np.ones((own, 5), np.float32) if LAST else rows), text)
+    assert_refused(text, sum_features, np.ones((own, 5), np.float32) if LAST else rows)
     params = np.ones(4, np.float32)
     text = "ValueError: gno_kernel_fwd: the operator is gno_kernel_fwd on rank 0 and agg_weighted_n2n_fwd"
-    assert_refused(lambda: sum_features() if LAST else compute_kernel(params), text)
+    assert_refused(text, lambda: sum_features() if LAST else compute_kernel(params))
     text = "ValueError: gno_kernel_fwd: the digest of the numbers in params, a parameter, is"
-    assert_refused(lambda: compute_kernel(params + LAST), text)
+    assert_refused(text, compute_kernel, params + LAST)
     other = CSC(graph.offsets, graph.indices[::-1].copy()) if LAST else graph
-    assert_refused(lambda: distributed.partition(other, COMM), "ValueError: partition: graph is")
+    assert_refused("ValueError: partition: graph is", distributed.partition, other, COMM)
     owner = np.array([0, 0, 1]) if LAST else np.array([1, 0, 0])
-    assert_refused(lambda: distributed.partition(graph, COMM, owner), "ValueError: partition: owner is")
+    assert_refused("ValueError: partition: owner is", distributed.partition, graph, COMM, owner)
 
 
 def can_compute_after_errors():
@@ -100,13 +94,13 @@ def can_compute_after_errors():
     whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
     basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
     for _ in range(20):
-        assert_refused(lambda: sum_over_edges(op="bogus"), "bogus")
-        assert_refused(lambda: sum_over_edges(OWN_ROWS[:, :0]), "expected")
+        assert_refused("bogus", sum_over_edges, op="bogus")
+        assert_refused("expected", sum_over_edges, OWN_ROWS[:, :0])
         dist = np.full(basis.owned["num_edges"].size, 0.5)
         dist[: LAST and 1] = -1  # causes an error on the last rank only
         for wrt in (None, "dist"):
-            text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
-            assert_refused(partial(radial_basis_gradients, dist, wrt, basis), "dist[0] is -1", text)
+            texts = "dist[0] is -1", f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
+            assert_refused(texts, radial_basis_gradients, dist, wrt, basis)
         assert SHARED_PARTITION.collect(sum_over_edges(), "num_dst_nodes").tobytes() == whole.tobytes()
 
 
@@ -141,37 +135,30 @@ def checks_reverse_edges():
         own = [part.take(a, "num_edges") for a in arrays[:3]]
         out = distributed.agg_edge_to_edge_fwd(*own, arrays[3], part, 2, 1, "edge")
         assert (part.collect(out, "num_edges") == 0).all() == (reverse[0] == 1)
-    assert_refused(lambda: partition_with_reverse([0, 77]), "reverse_edge")
-    assert_refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
+    assert_refused("reverse_edge", partition_with_reverse, [0, 77])
+    assert_refused("has 3 arrays; expected 2", distributed.partition_pieces, CSC, [(*ends, ends[0])], COMM, 2)
 
     def partition_triplets(edge, num_nodes=2, atoms=None, **more):
         own_pieces = [(np.array(edge if LAST else [0]),)]
         return distributed.partition_pieces(Segments, own_pieces, COMM, num_nodes, atoms=atoms, **more)
 
-    assert_refused(lambda: partition_triplets([0, 2]), "edge[1] is 2; expected 0 <= edge < num_edges = 2")
-    assert_refused(
-        lambda: partition_triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]),
-        "expected 0 <= edge < num_edges",
-    )
-    assert_refused(lambda: partition_triplets([0], atoms=[np.array([2 * LAST])]), "pieces[0].atoms[0] is 2; expected")
-    assert_refused(lambda: partition_triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
+    assert_refused("edge[1] is 2; expected 0 <= edge < num_edges = 2", partition_triplets, [0, 2])
+    of_atoms = [np.array([1, 0, 1, 1, 0])]
+    assert_refused("expected 0 <= edge < num_edges", partition_triplets, [0, 5 * COMM.size], atoms=of_atoms)
+    assert_refused("pieces[0].atoms[0] is 2; expected", partition_triplets, [0], atoms=[np.array([2 * LAST])])
+    assert_refused("expected (num_inputs, num_outputs)", partition_triplets, [0], source_owner=[0, 0])
     if COMM.size > 1:
-        assert_refused(
-            lambda: partition_triplets([0], atoms=[np.array([0])] if LAST else None),
-            "atoms is None on rank 0 and given",
-        )
-        both = [(np.array([0]), np.array([0]))]
-        by_rank = (both, (2, 2)) if LAST else ([both[0][:1]], 2)
-        assert_refused(
-            lambda: distributed.partition_pieces(Segments, by_rank[0], COMM, by_rank[1]), "num_nodes is num_outputs on"
-        )
+        one = np.array([0])
+        assert_refused("atoms is None on rank 0 and given", partition_triplets, [0], atoms=[one] if LAST else None)
+        pieces, numbers = ([(one, one)], (2, 2)) if LAST else ([(one,)], 2)
+        assert_refused("num_nodes is num_outputs on", distributed.partition_pieces, Segments, pieces, COMM, numbers)
 
     def yield_then_fail():
         yield ends
         if LAST:
             raise FileNotFoundError("edges.npz")
 
-    assert_refused(lambda: distributed.partition_pieces(CSC, yield_then_fail(), COMM, 2), "edges.npz")
+    assert_refused("edges.npz", distributed.partition_pieces, CSC, yield_then_fail(), COMM, 2)
 
 
 def refuses_wrong_rows():
@@ -189,32 +176,24 @@ def refuses_wrong_rows():
         ((rows.astype(np.float32) if LAST and COMM.rank else rows, ids), "is of float64"),
     ):
         if COMM.size > 1 or "float64" not in text:
-            assert_refused(lambda w=wrong: SHARED_PARTITION.distribute(*w, "num_src_nodes"), text)
-    assert_refused(
-        lambda: SHARED_PARTITION.collect(OWN_ROWS[1:], "num_src_nodes"), "the rows of num_src_nodes that the rank owns"
-    )
+            assert_refused(text, SHARED_PARTITION.distribute, *wrong, "num_src_nodes")
+    collect = SHARED_PARTITION.collect
+    assert_refused("the rows of num_src_nodes that the rank owns", collect, OWN_ROWS[1:], "num_src_nodes")
     if COMM.size > 1:
-        assert_refused(
-            lambda: SHARED_PARTITION.collect(OWN_ROWS.astype("f") if LAST else OWN_ROWS, "num_src_nodes"),
-            "collect: array is of",
-        )
+        assert_refused("collect: array is of", collect, OWN_ROWS.astype("f") if LAST else OWN_ROWS, "num_src_nodes")
         other = distributed.partition(GRAPH, COMM)
-        assert_refused(
-            lambda: sum_over_edges(other.take(ROWS, "num_src_nodes"), other) if LAST else sum_over_edges(),
-            "the partition is number",
-        )
+        own_or_other = (other.take(ROWS, "num_src_nodes"), other) if LAST else ()
+        assert_refused("the partition is number", sum_over_edges, *own_or_other)
 
 
 def accepts_equal_arguments():
     """Ranks may pass equal arguments of different types; `wrt` may be any iterable of names."""
     weights = np.ones(8)
     heads = np.int64(1) if LAST else 1
-    grads, names = OWN_ROWS, {"src_embedding", "dst_embedding", "attention_weights"}
-    distributed.mha_gat_n2n_bwd(grads, OWN_ROWS, OWN_ROWS, weights, SHARED_PARTITION, heads, wrt=names)
-    assert_refused(
-        lambda: distributed.mha_gat_n2n_bwd(grads, OWN_ROWS, OWN_ROWS, weights, SHARED_PARTITION, 1, wrt=5),
-        "wrt is a int",
-    )
+    arguments = OWN_ROWS, OWN_ROWS, OWN_ROWS, weights, SHARED_PARTITION
+    names = {"src_embedding", "dst_embedding", "attention_weights"}
+    distributed.mha_gat_n2n_bwd(*arguments, heads, wrt=names)
+    assert_refused("wrt is a int", distributed.mha_gat_n2n_bwd, *arguments, 1, wrt=5)
 
 
 def makes_many_partitions():

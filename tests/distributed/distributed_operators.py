@@ -58,9 +58,8 @@ def partition_from_pieces(values, comm, columns):
         counted = number if idx_in is None else (idx_in.num_segments, number)
         of_edges = None if atoms is None else (piece for (piece,) in yield_edge_pieces(comm, atoms.index))
         owner = assign_owners(number, "scattered", comm)
-        return distributed.partition_pieces(
-            Segments, yield_edge_pieces(comm, *ends), comm, counted, owner, atoms=of_edges
-        )
+        pieces = yield_edge_pieces(comm, *ends)
+        return distributed.partition_pieces(Segments, pieces, comm, counted, owner, atoms=of_edges)
     graph = values["graph"]
     if isinstance(graph, CSC):
         order, counted = np.argsort(graph.edge_ids), (graph.num_src_nodes, graph.num_dst_nodes)
@@ -75,9 +74,8 @@ def divide_case(case, ownership, comm=COMM):
     """Return the partition of a case, and the names of the graph arguments replaced by it."""
     values = case.values
     if ownership in (2, 3):
-        return partition_from_pieces(values, comm, ownership), [
-            n for n in ("graph", "triplets", "atoms", "idx_in") if n in values
-        ]
+        names = [n for n in ("graph", "triplets", "atoms", "idx_in") if n in values]
+        return partition_from_pieces(values, comm, ownership), names
     if "graph" in values:
         graph = values["graph"]
         ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
@@ -129,9 +127,7 @@ class OneProcessComparison:
 
     def compare_call(self, op, arguments):
         """Compare a distributed call with the same call in one process."""
-        expected = map_fields(
-            op, getattr(trigraph, op.name)(**arguments, **({"backend": self.backend} if self.backend else {}))
-        )
+        expected = map_fields(op, getattr(trigraph, op.name)(**arguments, backend=self.backend))
         results = map_fields(op, getattr(distributed, op.name)(**self.select_own_arguments(op, arguments)))
         assert results.keys() == expected.keys(), op.name
         for field in op.fields:

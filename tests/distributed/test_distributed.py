@@ -17,45 +17,31 @@ HERE = Path(__file__).parent
 slow = pytest.mark.slow
 
 CHECKS = [
-    *(
-        f"operators.{setting}"
-        for setting in (
-            "equals_one_process_in_one_chunk",
-            "equals_one_rank_in_chunks",
-            "equals_one_process_in_pieces",
-            "bisection_shares_nodes",
-        )
-    ),
-    *(
-        f"errors.{kind}"
-        for kind in (
-            "refuses_wrong_arguments",
-            "can_compute_after_errors",
-            "handles_empty_partitions",
-            "checks_reverse_edges",
-        )
-    ),
-    *(f"errors.{kind}" for kind in ("refuses_wrong_rows", "accepts_equal_arguments", "makes_many_partitions")),
+    "operators.equals_one_process_in_one_chunk",
+    "operators.equals_one_rank_in_chunks",
+    "operators.equals_one_process_in_pieces",
+    "operators.bisection_shares_nodes",
+    "errors.refuses_wrong_arguments",
+    "errors.can_compute_after_errors",
+    "errors.handles_empty_partitions",
+    "errors.checks_reverse_edges",
+    "errors.refuses_wrong_rows",
+    "errors.accepts_equal_arguments",
+    "errors.makes_many_partitions",
     "threads.divides_processors",
     "operators.equals_one_process_on_device",  # must precede torch, which cannot view the stand-in's arrays
 ]
-TORCH_CHECKS = [
-    *(f"torch.{name}" for name in ("dimenet_equals_one_process", "derivatives_pass_gradcheck", "refuses_wrong_totals")),
-    "threads.divides_torch_threads",
-]
-CHECKS += TORCH_CHECKS if find_spec("torch") else []
+if find_spec("torch"):
+    CHECKS += ["torch.dimenet_equals_one_process", "torch.derivatives_pass_gradcheck", "torch.refuses_wrong_totals"]
+    CHECKS += ["threads.divides_torch_threads"]
 
 
 def run_ranks(number, script, *arguments, timeout=500, threads="1"):
     """Run a script on some ranks; waiting ranks yield, because there may be fewer processors than ranks."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # for files that MPICH leaves behind
-        variables = {
-            "OMP_NUM_THREADS": threads,
-            "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
-            "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
-        }
-        variables |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
+        variables = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+        variables |= {"OMP_NUM_THREADS": threads, "PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
         environment = {n: v for n, v in (os.environ | variables).items() if v is not None}
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
 

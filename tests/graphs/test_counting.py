@@ -1,12 +1,13 @@
 """Tests of the counting sorts in graphs.c: agreement with NumPy for any number of threads, and invalid input."""
 
 import itertools
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mutated_sources import assert_mutation_fails, write_mutated
+from programs import run_command
 
 import trigraph
 from trigraph import CSC, EdgeGraph, Segments
@@ -24,9 +25,8 @@ def yield_edge_lists():
         yield RNG.integers(5000, size=n), np.where(RNG.random(n) < 0.5, 7, RNG.integers(2, 4000, size=n)), 5000, 4000
     yield RNG.integers(40, size=FEW_EDGES), RNG.integers(60, size=FEW_EDGES), 50, 70
     yield RNG.integers(9, size=MANY_EDGES), np.sort(RNG.integers(9, size=MANY_EDGES)), 9, 9
-    falls = np.repeat(
-        [2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)])
-    )  # numbers that fall from thread to thread
+    # These numbers fall from thread to thread.
+    falls = np.repeat([2, 1, 0], np.diff([MANY_EDGES * k // 3 for k in range(4)]))
     yield np.zeros(MANY_EDGES, int), falls, 1, 3
     yield np.arange(5), np.arange(5), 6, 5
     yield np.array([3, 1, 0, 1]), np.array([0, 0, 0, 1]), 4, 2  # sorted by destination; the last two are self-loops
@@ -58,9 +58,8 @@ def test_arrays_equal_numpy():
             sources, destinations = (a[order] for a in of_edges)
             row_arrays = [np.arange(len(order) + 1), np.argsort(order)]
             expected = [offsets, sources, order, destinations, *sort_stably(sources, n_src), *row_arrays]
-            for got, right in zip(
-                (graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()), expected, strict=True
-            ):
+            found = graph.offsets, graph.indices, graph.edge_ids, *graph.prepare()
+            for got, right in zip(found, expected, strict=True):
                 assert got.dtype == src.dtype
                 assert not got.flags.writeable
                 np.testing.assert_array_equal(got, right)
@@ -85,9 +84,8 @@ def test_overwritten_arrays_are_refused():
     for offsets, ids in (([0, 5, 2], [0, 1]), ([0, 1, 9], [0, 1]), ([0, 1, 2], [0, -(2**40)])):
         graph = CSC.__new__(CSC)
         graph._set_attributes(np.array(offsets), np.array([0, 1]), np.array(ids), False, 2, 2, 1)
-        with pytest.raises(
-            ValueError, match="CSC: an index is out of range, or offsets decrease: the graph's tensors were"
-        ):
+        text = "CSC: an index is out of range, or offsets decrease: the graph's tensors were"
+        with pytest.raises(ValueError, match=text):
             graph.prepare()
 
 
@@ -151,7 +149,7 @@ for more, text in ((2**26, arrays), (3 * 2**26, sort)):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
 def test_refused_memory_is_an_error():
-    subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], check=True)
+    run_command(sys.executable, "-c", MEMORY_PROGRAM)
 
 
 # Mutations of graphs.c as (old text, new text); the first changes nothing.
@@ -175,25 +173,13 @@ MUTATIONS = {
     "two reverses": ("s->wrong[part] |= place >= 0;", ""),
     "parallel edges of the last pair": ("most = number > most ? number : most;", "most = number;"),
 }
-RUN_TESTS = """import sys
-import trigraph
-from trigraph.arrays import LIBRARIES
-LIBRARIES["libtrigraph"] = lambda: sys.argv[1]
-import pytest
-ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
-quick = ["-m", "not slow", "-k", "not memory"]
-sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", *quick, sys.argv[2]]))
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", MUTATIONS)
 def test_mutations_are_found(tmp_path, wrong):
-    text, (right, changed) = (Path(trigraph.__file__).parent / "fortran" / "graphs.c").read_text(), MUTATIONS[wrong]
-    assert text.count(right) >= 1
-    (tmp_path / "graphs.c").write_text(text.replace(right, changed))
+    write_mutated([Path(trigraph.__file__).parent / "fortran" / "graphs.c"], tmp_path, MUTATIONS[wrong])
     library = tmp_path / "libgraphs.so"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread"], check=True)
-    done = subprocess.run([sys.executable, "-c", RUN_TESTS, library, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
-    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
+    run_command("gcc", "-O1", "-shared", "-fPIC", tmp_path / "graphs.c", "-o", library, "-pthread")
+    use_library = 'from trigraph.arrays import LIBRARIES; LIBRARIES["libtrigraph"] = lambda: sys.argv[1]'
+    assert_mutation_fails(library, use_library, __file__, "not memory", bool(wrong))

@@ -232,61 +232,33 @@ def test_unknown_rules():
     assert_raises(ValueError, text, make_small_graph().left_out, "nodes", "agg")
 
 
-# Invalid geometry: `one_edge_arguments` returns the arguments for edges 0 -> 1 and 1 -> 0, with changes.
+# Invalid geometry of the edges 0 -> 1 and 1 -> 0, or of other edges.
 
-
-def one_edge_arguments(**changes):
-    return {"src": np.array([0, 1]), "dst": np.array([1, 0]), "num_nodes": 2, **changes}
-
-
+TWO_EDGES = {"src": np.array([0, 1]), "dst": np.array([1, 0]), "num_nodes": 2}
+TWICE = {"src": np.array([0, 0, 1]), "dst": np.array([1, 1, 0])}
 V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
+NAN, NEARLY = V * [[np.nan, 1, 1], [1, 1, 1]], np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
+BOTH_REVERSE = "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once"
+NON_NATIVE = "float64 with non-native byte order; expected native float32 or float64"
 BAD_GEOMETRY = [
-    (one_edge_arguments(shifts=V), TypeError, "shifts has dtype float64; expected native int32 or int64"),
-    (one_edge_arguments(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
+    ({"shifts": V}, TypeError, "shifts has dtype float64; expected native int32 or int64"),
+    ({"shifts": S[:, :2]}, ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
+    ({"shifts": S * 2**20}, ValueError, "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way"),
     (
-        one_edge_arguments(shifts=S * 2**20),
-        ValueError,
-        "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way",
-    ),
-    (
-        one_edge_arguments(shifts=S * 0, dst=np.array([1, 1])),
+        {"shifts": S * 0, "dst": np.array([1, 1])},
         ValueError,
         "shifts[1] is zero and edge 1 goes from node 1 to itself; expected edges of non-zero length",
     ),
+    (TWICE | {"shifts": np.zeros((3, 3), int)}, ValueError, BOTH_REVERSE),
+    ({"vec": np.ma.array(V)}, TypeError, "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64"),
+    ({"vec": V.astype(">f8")}, TypeError, f"vec has dtype {NON_NATIVE}"),
+    ({"vec": V[0]}, ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
+    ({"vec": V * [[1], [0]]}, ValueError, f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}"),
+    ({"vec": NAN, "shifts": S}, ValueError, f"vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}"),
+    (TWICE | {"vec": V[[0, 0, 1]]}, ValueError, BOTH_REVERSE),
     (
-        one_edge_arguments(shifts=np.zeros((3, 3), int), src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
-        ValueError,
-        "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
-    ),
-    (
-        one_edge_arguments(vec=np.ma.array(V)),
-        TypeError,
-        "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64",
-    ),
-    (
-        one_edge_arguments(vec=V.astype(">f8")),
-        TypeError,
-        "vec has dtype float64 with non-native byte order; expected native float32 or float64",
-    ),
-    (one_edge_arguments(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
-    (
-        one_edge_arguments(vec=V * [[1], [0]]),
-        ValueError,
-        f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}",
-    ),
-    (
-        one_edge_arguments(vec=V * [[np.nan, 1, 1], [1, 1, 1]], shifts=S),
-        ValueError,
-        f"vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}",
-    ),
-    (
-        one_edge_arguments(vec=V[[0, 0, 1]], src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
-        ValueError,
-        "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
-    ),
-    (
-        one_edge_arguments(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
+        {"vec": NEARLY},
         ValueError,
         "vec[1] differs from -vec[0] by 1.0e-12 of its length; "
         "expected at most 64 eps = 1.4e-14, or shifts, which identify the reverse",
@@ -294,11 +266,11 @@ BAD_GEOMETRY = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "text"), BAD_GEOMETRY, ids=range(len(BAD_GEOMETRY)))
-def test_bad_geometry(arguments, error, text):
-    assert_raises(error, f"EdgeGraph: {text}", EdgeGraph, **arguments)
+@pytest.mark.parametrize(("changes", "error", "text"), BAD_GEOMETRY, ids=range(len(BAD_GEOMETRY)))
+def test_bad_geometry(changes, error, text):
+    assert_raises(error, f"EdgeGraph: {text}", EdgeGraph, **TWO_EDGES | changes)
     with pytest.raises(error):
-        EdgeGraph.sorted(**arguments)
+        EdgeGraph.sorted(**TWO_EDGES | changes)
 
 
 def test_many_images_take_under_a_second():

@@ -40,10 +40,8 @@ def test_wrong_array_types(build, name):
         assert_refused(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
-        dtype_text = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
-        assert_refused(
-            build, TypeError, f"{name} has dtype {dtype_text}; expected native int32 or int64", **{name: bad}
-        )
+        text = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
+        assert_refused(build, TypeError, f"{name} has dtype {text}; expected native int32 or int64", **{name: bad})
     for bad in (value[None], value[:, None], np.asarray(value[0])):
         assert_refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
 
@@ -64,19 +62,14 @@ def test_counts(build, name):
         assert getattr(build(**(VALID_ARGUMENTS[build] | {name: good})), name) == 5
 
 
+FALLS = "expected offsets that never decrease"
 BAD_VALUES = {
     CSC: [
         ({"offsets": int_array()}, "offsets is empty; expected (num_dst_nodes + 1,) values"),
         ({"offsets": int_array(1, 2, 2, 3)}, "offsets run from 1 to 3; expected 0 to len(indices) = 3"),
         ({"offsets": int_array(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
-        (
-            {"offsets": int_array(0, 2, 1, 3)},
-            "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease",
-        ),
-        (
-            {"offsets": int_array(0, 4, 3)},
-            "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease",
-        ),
+        ({"offsets": int_array(0, 2, 1, 3)}, f"offsets[2] is 1, below offsets[1] = 2; {FALLS}"),
+        ({"offsets": int_array(0, 4, 3)}, f"offsets[2] is 3, below offsets[1] = 4; {FALLS}"),
         ({"indices": int_array(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
         ({"indices": int_array(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
         ({"num_src_nodes": None}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
@@ -126,7 +119,7 @@ def test_bad_values():
 def test_offsets_whose_differences_overflow():
     top = np.iinfo(np.int32).max
     offsets = int_array(0, top, -2, 3, dtype=np.int32)
-    text = f"CSC: offsets[2] is -2, below offsets[1] = {top}; expected offsets that never decrease"
+    text = f"CSC: offsets[2] is -2, below offsets[1] = {top}; {FALLS}"
     assert_raises(ValueError, text, CSC, offsets, int_array(0, 0, 0, dtype=np.int32))
 
 
@@ -184,12 +177,10 @@ def test_indices_near_the_largest_integer(dtype, below):
     assert_raises(ValueError, f"CSC: dst[1] {text}", CSC.from_coo, small, big)
     assert_raises(ValueError, f"CSC: edge_ids[1] {text}", CSC.from_coo, small, small, edge_ids=big)
     assert_raises(ValueError, f"CSC: src[1] {text}", CSC.from_edge_index, np.stack([big, small]))
-    assert_raises(
-        ValueError, f"CSC: src[1] is {value}; expected 0 <= src < num_src_nodes = 5", CSC.from_coo, big, small, 5, 5
-    )
-    assert_raises(
-        ValueError, f"Segments: index[1] is {value}; expected 0 <= index < num_segments = 3", Segments, big, 3
-    )
+    text = f"CSC: src[1] is {value}; expected 0 <= src < num_src_nodes = 5"
+    assert_raises(ValueError, text, CSC.from_coo, big, small, 5, 5)
+    text = f"Segments: index[1] is {value}; expected 0 <= index < num_segments = 3"
+    assert_raises(ValueError, text, Segments, big, 3)
 
 
 ENDS = np.array([0, 1]), np.array([1, 0])

@@ -116,10 +116,8 @@ def test_atoms_many_cells_away(pbc, dtype, neighbor_backend):
         for k in np.flatnonzero(pbc):
             positions_far = positions.copy()
             positions_far[2] -= dtype(away) * cell[k]
-            text = (
-                rf"^EdgeGraph: positions\[2\] is .* cells from the origin along cell\[{k}\].*expected at most {limit},"
-            )
-            with pytest.raises(ValueError, match=text):
+            text = rf"positions\[2\] is .* cells from the origin along cell\[{k}\].*expected at most {limit},"
+            with pytest.raises(ValueError, match=f"^EdgeGraph: {text}"):
                 EdgeGraph.from_positions(positions_far, 3.0, cell, pbc)
 
 
@@ -200,9 +198,8 @@ def test_atoms_far_above_a_slab(neighbor_backend):
     for got, expected in ((far.graph.src, near.graph.src), (far.graph.dst, near.graph.dst), (far.shifts, near.shifts)):
         np.testing.assert_array_equal(got, expected[kept])
     atoms.positions[-1] += 2.0**27 * up
-    with pytest.raises(
-        ValueError, match=r"positions\[4\] is .* cutoffs from the origin along cell\[2\], which is not "
-    ):
+    text = r"positions\[4\] is .* cutoffs from the origin along cell\[2\], which is not "
+    with pytest.raises(ValueError, match=text):
         EdgeGraph.from_ase(atoms, 2.0)
 
 
@@ -226,55 +223,38 @@ def test_a_pair_at_the_cutoff_is_both_edges_or_none(neighbor_backend):
 # Invalid input
 
 
-def neighbor_arguments(**changes):
-    return {"positions": np.eye(3), "cutoff": 2.0, **changes}
-
-
 FLAT = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
 LINE = np.array([[0.0, 0, 0], [1.0, 0, 0]])
 INDEPENDENT = "expected independent vectors in periodic directions"
 AT_MOST = "expected absolute values of at most 2^500 = 3.3e+150"
 CUTOFFS = "expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150"
+ZERO = "[0.0, 0.0, 0.0] (edge from node 0 to node 1); expected a finite vector of non-zero length"
+INT, NAN, INF = np.eye(3, dtype=int), np.diag([1, np.nan, 1]), np.diag([1, np.inf, 1])
 BAD_POSITIONS = [
+    ({"positions": INT}, TypeError, "positions has dtype int64; expected native float32 or float64"),
+    ({"positions": np.eye(2)}, ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
+    ({"positions": NAN}, ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
+    ({"positions": LINE * 1e151}, ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
+    ({"positions": np.zeros((2, 3))}, ValueError, f"vec[0] is {ZERO}"),
+    ({"cutoff": 1e151}, ValueError, f"cutoff is 1e+151; {CUTOFFS}"),
+    ({"cutoff": 1e-151}, ValueError, f"cutoff is 1e-151; {CUTOFFS}"),
+    ({"cutoff": True}, TypeError, "cutoff is a bool; expected a number"),
+    ({"cutoff": 0}, ValueError, "cutoff is 0.0; expected a finite number above 0"),
+    ({"cutoff": np.float32(np.nan)}, ValueError, "cutoff is nan; expected a finite number above 0"),
+    ({"pbc": [True, False]}, ValueError, "pbc has shape (2,); expected a bool or three bools"),
+    ({"cell": np.ones((2, 3))}, ValueError, "cell has shape (2, 3); expected (3, 3)"),
+    ({"cell": INF}, ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),
+    ({"pbc": True}, ValueError, f"cell is None with pbc [True, True, True]; {INDEPENDENT}"),
     (
-        neighbor_arguments(positions=np.eye(3, dtype=int)),
-        TypeError,
-        "positions has dtype int64; expected native float32 or float64",
-    ),
-    (neighbor_arguments(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
-    (
-        neighbor_arguments(positions=np.diag([1, np.nan, 1])),
-        ValueError,
-        "positions[1] is [0.0, nan, 0.0]; expected finite values",
-    ),
-    (neighbor_arguments(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
-    (
-        neighbor_arguments(positions=np.zeros((2, 3))),
-        ValueError,
-        "vec[0] is [0.0, 0.0, 0.0] (edge from node 0 to node 1); expected a finite vector of non-zero length",
-    ),
-    (neighbor_arguments(cutoff=1e151), ValueError, f"cutoff is 1e+151; {CUTOFFS}"),
-    (neighbor_arguments(cutoff=1e-151), ValueError, f"cutoff is 1e-151; {CUTOFFS}"),
-    (neighbor_arguments(cutoff=True), TypeError, "cutoff is a bool; expected a number"),
-    (neighbor_arguments(cutoff=0), ValueError, "cutoff is 0.0; expected a finite number above 0"),
-    (neighbor_arguments(cutoff=np.float32(np.nan)), ValueError, "cutoff is nan; expected a finite number above 0"),
-    (neighbor_arguments(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three bools"),
-    (neighbor_arguments(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
-    (
-        neighbor_arguments(cell=np.diag([1, np.inf, 1])),
-        ValueError,
-        "cell[1] is [0.0, inf, 0.0]; expected finite values",
-    ),
-    (neighbor_arguments(pbc=True), ValueError, f"cell is None with pbc [True, True, True]; {INDEPENDENT}"),
-    (
-        neighbor_arguments(pbc=[True, True, False], cell=FLAT),
+        {"pbc": [True, True, False], "cell": FLAT},
         ValueError,
         f"cell is {FLAT.tolist()} with pbc [True, True, False]; {INDEPENDENT}",
     ),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "text"), BAD_POSITIONS, ids=range(len(BAD_POSITIONS)))
-def test_bad_positions(arguments, error, text):
+@pytest.mark.parametrize(("changes", "error", "text"), BAD_POSITIONS, ids=range(len(BAD_POSITIONS)))
+def test_bad_positions(changes, error, text):
+    arguments = {"positions": np.eye(3), "cutoff": 2.0} | changes
     with np.errstate(invalid="ignore"):
         assert_raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)

@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 import torch
+from tensors import convert_to_tensors
 
 from trigraph.benchmarks.gemnet import load_fairchem_layers, load_mattergen_layers, number_members
 
@@ -109,15 +110,6 @@ def draw_molecule(num_atoms, neighbors):
         :, np.argsort(np.linalg.norm(positions[all_pairs[0]] - positions[all_pairs[1]], axis=1), kind="stable")
     ]
     return NeighborStructure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
-
-
-def convert_to_tensors(value):
-    """Convert NumPy arrays to tensors, also within dicts, lists and tuples."""
-    if isinstance(value, dict):
-        return {n: convert_to_tensors(v) for n, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(convert_to_tensors, value))
-    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _set_scale_factors(model):

@@ -37,11 +37,9 @@ class OperationRecorder(TorchDispatchMode):
         named = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **(kwargs or {})}
         for argument in func._schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for value in (
-                    named.get(argument.name) if argument.type.kind() == "ListType" else [named.get(argument.name)]
-                ):
-                    if value is not None:
-                        self.before.append((value, value.clone()))
+                values = named.get(argument.name)
+                values = values if argument.type.kind() == "ListType" else [values]
+                self.before += [(value, value.clone()) for value in values if value is not None]
         out = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, out))
         return out

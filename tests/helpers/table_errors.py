@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import OPS_WITH_BWD3, assert_raises, compute_fields, draw_operator_arguments
+from table_calls import OPS_WITH_BWD3, assert_raises, compute_fields, draw_operator_arguments, list_graphs
 
 from trigraph.backends import FUNCTIONS
 from trigraph.checks import evaluate_shape, find_choice
@@ -49,7 +49,7 @@ def describe_indivisible_axis(op, array, shape, axis, sizes):
     """Return a pattern for the error message about an axis whose length no integer value of its symbol yields."""
     symbol = find_defined_symbol(op, array, axis)
     other_sizes = [f"{s} = {sizes[s]}" for s in sorted(find_names(array.dims[axis]) - {symbol})]
-    start = f"{op.name}: {array.name} has shape {shape}; expected {format_tuple(array.dims)}"
+    start = f"{array.name} has shape {shape}; expected {format_tuple(array.dims)}"
     end = f" with a whole {symbol} {describe_limits(op, symbol)}" + " for " * bool(other_sizes) + ", ".join(other_sizes)
     return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
 
@@ -65,6 +65,12 @@ def find_defined_symbol(op, array, axis):
                 return next(iter(free), None)
             bound |= free
     return None
+
+
+def find_blamed_array(op, array, symbol):
+    """Return the array that is named in the error if `array` changes a symbol: the next array that uses the symbol."""
+    later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
+    return next((a for a in later if any(symbol in find_names(d) for d in a.dims)), None)
 
 
 # Attributes of `Array` that argument checks use, and attributes that they ignore.
@@ -126,8 +132,9 @@ SELECTIVE = pick_one_per_kind(
 
 
 def assert_refused(op, values, error, text, **keywords):
-    """Assert that a call raises an error whose message is "<operator>: <text>"."""
-    assert_raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
+    """Assert that a call raises an error whose message is "<operator>: <text>"; `text` may be a pattern."""
+    text = re.compile(f"{op.name}: {text.pattern}") if isinstance(text, re.Pattern) else f"{op.name}: {text}"
+    assert_raises(error, text, FUNCTIONS[op.name], **values, **keywords)
 
 
 def empty_array(shape, order="C", offset=0, dtype="float64"):
@@ -136,3 +143,21 @@ def empty_array(shape, order="C", offset=0, dtype="float64"):
     memory = np.empty(size + 16, np.uint8)
     start = -memory.ctypes.data % 8 + offset
     return memory[start : start + size].view(dtype).reshape(shape, order=order)
+
+
+def list_wrong_values(name, value, op):
+    """Return invalid variants of a valid value; most differ from it in one property that is checked."""
+    if isinstance(value, np.ndarray):
+        variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
+        variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
+        return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
+    if name in list_graphs(op, draw_operator_arguments(op)):
+        return [
+            draw_operator_arguments(op, seed=2)[name],
+            draw_operator_arguments(op, index=np.int32)[name],
+            draw_operator_arguments(op, num_edges=9, num_triplets=7)[name],
+        ]
+    if name == "wrt":
+        first = op.fields[0].name
+        return [first, [first], (first,), [first, None], [], (first, first), "no", (["no"],), tuple(first), {first: 1}]
+    return [False, 1, 2, 2.0, 1.0, -0.0, "ELU", "".join(["E", "LU"]), "max", "count", np.asarray(value)]

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from unittest import mock
 
 import cupy_stand_in
-import numpy as np
 import torch
 
 from trigraph.torch import arrays, graphs
@@ -41,10 +40,8 @@ def install_torch_and_cupy(monkeypatch, cache):
     lists the size of each allocation.
     """
     torch.compiler.reset()  # import torch's compiler, which lists torch functions, before they are replaced
-    cupy, state = (
-        cupy_stand_in.install_cupy(monkeypatch, cache),
-        SimpleNamespace(stream=Stream(), recorded_streams=[], allocation_sizes=[]),
-    )
+    cupy = cupy_stand_in.install_cupy(monkeypatch, cache)
+    state = SimpleNamespace(stream=Stream(), recorded_streams=[], allocation_sizes=[])
     arrays._wrap_stream.cache_clear()
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
         monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
@@ -75,15 +72,3 @@ def install_torch_and_cupy(monkeypatch, cache):
     for name in ("base", "csc"):
         monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "GRAPH_HOOKS", [graphs._cache_graph_tensors])
     return cupy, state
-
-
-def convert_to_tensors(value):
-    """Convert NumPy arrays to tensors, and graphs to graphs of tensors."""
-    if isinstance(value, dict):
-        return {name: convert_to_tensors(v) for name, v in value.items()}
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if hasattr(value, "prepare"):
-        make, arguments = value.__reduce__()
-        return make(*map(convert_to_tensors, arguments))
-    return value

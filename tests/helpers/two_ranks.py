@@ -18,13 +18,8 @@ def compute_gradients(field, structures):
     return [p.grad for p in field.parameters()]
 
 
-def save_gradients(_, rank, folder, field, structures):
-    """Save a rank's gradients; the first argument is the process index, which torch passes."""
-    store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
-    gradients = compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
-    torch.save(gradients, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+def compute_divided_gradients(field, structures):
+    return compute_gradients(torch.nn.parallel.DistributedDataParallel(field), structures)
 
 
 def compute_padded_loss(structures, labels):
@@ -47,14 +42,31 @@ def take_steps(model, batches, average):
     return [p.detach() for p in model.parameters()]
 
 
-def save_steps(_, rank, folder, model, batches):
-    """Save a rank's weights after steps with gradients averaged over the ranks."""
-    store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
+def take_averaged_steps(model, batches):
+    """Take steps with gradients averaged over the two ranks; return the weights."""
 
     def average(gradient):
         torch.distributed.all_reduce(gradient)
         gradient.div_(2)
 
-    torch.save(take_steps(model, batches, average), f"{folder}/{rank}.pt")
+    return take_steps(model, batches, average)
+
+
+def run_rank(rank, folder, compute, arguments):
+    """Save what a rank computes with its own arguments."""
+    store, timeout = torch.distributed.FileStore(f"{folder}/store", 2), timedelta(seconds=60)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
+    torch.save(compute(*arguments[rank]), f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+def run_other_rank(process, *arguments):
+    run_rank(1, *arguments)
+
+
+def run_two_ranks(folder, compute, arguments):
+    """Return the results of two ranks, this process and another."""
+    other = torch.multiprocessing.spawn(run_other_rank, (folder, compute, arguments), join=False)
+    run_rank(0, folder, compute, arguments)
+    assert other.join(60)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]

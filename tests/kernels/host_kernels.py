@@ -14,13 +14,10 @@ from trigraph.gpu.instances import FLOATS, STORAGE, expand
 
 HERE = Path(__file__).resolve().parent
 
-PRIMITIVES = (*expand("reverse_in_dynamic_memory", FLOATS), *expand("copy_scalars"), *expand("scale", FLOATS))
-FAULTS = tuple(
-    name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
-)
+FAULTS = kernel_parameters((HERE / "faults.cu").read_text())
 INSTANCES = {
-    "primitives": PRIMITIVES,
-    "faults": FAULTS,
+    "primitives": (*expand("reverse_in_dynamic_memory", FLOATS), *expand("copy_scalars"), *expand("scale", FLOATS)),
+    "faults": tuple(name for kernel in FAULTS for name in expand(kernel, ("true", "false"))),
     "storage": expand("round_to_storage", STORAGE),
     "tensor": ("multiply_on_tensor_cores",),
 }
@@ -51,9 +48,8 @@ def get_rotation_number():
 def build_test_library(family, variant="fast", extra_flags=()):
     """Build a library of the test kernels; return its path."""
     require_compiler()
-    return build_host_library(
-        family, variant, source=HERE / f"{family}.cu", instances=INSTANCES[family], extra_flags=extra_flags
-    )
+    source = HERE / f"{family}.cu"
+    return build_host_library(family, variant, source=source, instances=INSTANCES[family], extra_flags=extra_flags)
 
 
 def find_kernel_line(source, kernel):

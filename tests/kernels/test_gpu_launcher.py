@@ -84,6 +84,10 @@ def float32_ones(size=32):
     return np.ones(size, np.float32)
 
 
+def float64_ones():
+    return np.ones(32)
+
+
 def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=FLOAT32, grid=(1,), block=(32,), **more):
     """Launch y = factor * x (by default 2 times ones), and return y as a NumPy array."""
     x, y = (float32_ones() if a is None else a for a in (x, y))
@@ -94,6 +98,9 @@ def launch_scale(place, x=None, y=None, factor=None, n=None, dtype=FLOAT32, grid
     return y if place.name == "gpu-host" else y.get()
 
 
+BIG_ENDIAN = np.ones(32, ">f4")
+
+
 def test_right_arguments(any_runtime):
     assert (launch_scale(any_runtime) == 2).all()
     assert (any_runtime.name, any_runtime.xp) in (("gpu-host", np), ("gpu", sys.modules.get("cupy")))
@@ -102,16 +109,8 @@ def test_right_arguments(any_runtime):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (
-            {"x": float32_ones().astype(FLOAT64)},
-            TypeError,
-            r"scale<float>: argument x must be a float32 array .* float64",
-        ),
-        (
-            {"y": float32_ones().astype(">f4")},
-            TypeError,
-            r"argument y must be a float32 array .* got a (numpy|cupy).ndarray of >f4",
-        ),
+        ({"x": float64_ones()}, TypeError, r"scale<float>: argument x must be a float32 array .* float64"),
+        ({"y": BIG_ENDIAN}, TypeError, r"argument y must be a float32 array .* got a (numpy|cupy).ndarray of >f4"),
         ({"x": np.float32(1)}, TypeError, r"argument x .* for const float\*, got a float32 scalar"),
         ({"factor": 2.0}, TypeError, r"argument factor must be a float32 scalar for float, got a float"),
         ({"n": np.int32(32)}, TypeError, r"argument n .* got a int32 scalar"),
@@ -148,19 +147,9 @@ def test_array_of_another_device(device):
 def launch_with_struct(place, out=None, given=None, **more):
     """Launch `copy_scalars`, a kernel whose second parameter is a struct."""
     out = place.xp.zeros(6) if out is None else out
-    given = PrimitivesStruct(np.bool_(True), -7, 2**53 - 1, None) if given is None else given
-    place.launch(
-        "primitives",
-        "copy_scalars",
-        (),
-        (1,),
-        (1,),
-        out=out,
-        given=given,
-        x=np.float32(0.1),
-        y=0.1 * FLOAT64.type(1),
-        **more,
-    )
+    given = STRUCT._replace(wide=2**53 - 1) if given is None else given
+    numbers = {"x": np.float32(0.1), "y": np.float64(0.1)}
+    place.launch("primitives", "copy_scalars", (), (1,), (1,), out=out, given=given, **numbers, **more)
     return [float(value) for value in out]
 
 
@@ -182,39 +171,33 @@ class ReorderedStruct(NamedTuple):
     nothing: object
 
 
+STRUCT = PrimitivesStruct(np.bool_(True), -7, 5, None)
+REORDERED = ReorderedStruct(-7, np.bool_(True), 5, None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"z": np.float64(1)}, "takes the arguments out, given, x, y; unknown: z"),
-        ({"given": (np.bool_(True), -7, 5, None)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
-        (
-            {"given": ReorderedStruct(-7, np.bool_(True), 5, None)},
-            "given must be a NamedTuple of flag, .*, got a .*ReorderedStruct",
-        ),
-        (
-            {"given": PrimitivesStruct(np.bool_(True), -7, np.int32(5), None)},
-            r"given.wide must be a int64 .* got a int32 scalar",
-        ),
-        (
-            {"out": PrimitivesStruct(np.bool_(True), -7, 5, None)},
-            r"argument out must be a float64 array .* got a .*PrimitivesStruct",
-        ),
+        ({"given": tuple(STRUCT)}, "given must be a NamedTuple of flag, i, wide, nothing, got a tuple"),
+        ({"given": REORDERED}, "given must be a NamedTuple of flag, .*, got a .*ReorderedStruct"),
+        ({"given": STRUCT._replace(wide=np.int32(5))}, r"given.wide must be a int64 .* got a int32 scalar"),
+        ({"out": STRUCT}, r"argument out must be a float64 array .* got a .*PrimitivesStruct"),
     ],
 )
 def test_wrong_argument_names(any_runtime, arguments, message):
     """Invalid names, members and types are reported; arguments may be passed in any order."""
     with pytest.raises(TypeError, match=message):
         launch_with_struct(any_runtime, **arguments)
-    with pytest.raises(
-        TypeError, match="scale<float>: takes the arguments x, y, factor, n; missing: factor, x; unknown: v"
-    ):
+    message = "scale<float>: takes the arguments x, y, factor, n; missing: factor, x; unknown: v"
+    with pytest.raises(TypeError, match=message):
         any_runtime.launch("primitives", "scale", (FLOAT32,), (1,), (1,), v=None, y=None, n=1)
 
 
 def test_an_integer_takes_the_type_of_its_parameter(any_runtime):
     assert launch_with_struct(any_runtime) == [1, -7, 2**53 - 1, 1, float(np.float32(0.1)), 0.1]
     with pytest.raises(OverflowError):
-        launch_with_struct(any_runtime, given=PrimitivesStruct(np.bool_(True), 2**31, 5, None))
+        launch_with_struct(any_runtime, given=STRUCT._replace(i=2**31))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +260,7 @@ def test_compiles_once_and_launches(device, requested_compilations):
     assert (options, filename, names) == (cache.OPTIONS, "primitives.cu", ("scale<float>",))
     assert "thirds[4]" in source
     assert "#include" not in source
-    launch_scale(device, float32_ones().astype(FLOAT64), float32_ones().astype(FLOAT64), np.float64(2), dtype=FLOAT64)
+    launch_scale(device, float64_ones(), float64_ones(), np.float64(2), dtype=FLOAT64)
     assert [names for _, _, names, _ in requested_compilations] == [("scale<float>",), ("scale<double>",)]
 
 
@@ -310,19 +293,12 @@ def test_kernels_of_a_call_are_compiled_ahead(device, requested_compilations, mo
     assert begun.is_set()
     for name in kernels:
         assert device.cache.compiled("weighted", name).read_text() == f"weighted\n{name}"
-    assert sorted(names for _, _, (names,), _ in requested_compilations) == sorted(
-        ["sum_long_row_parts<float, int>", *kernels]
-    )
+    compiled = sorted(name for _, _, (name,), _ in requested_compilations)
+    assert compiled == sorted(["sum_long_row_parts<float, int>", *kernels])
     assert gpu.compile("agg_weighted_n2n", index=np.int32, progress=False) == 0
     assert gpu.compile("agg_weighted_n2n", np.float64) == len(requested_compilations) - len(kernels) - 1
-    assert {
-        types
-        for _, _, (n,), _ in requested_compilations[len(kernels) + 1 :]
-        for types in cache.parse_template_arguments(n)[0]
-    } == {
-        "double",
-        "long long",
-    }
+    later = [name for _, _, (name,), _ in requested_compilations[len(kernels) + 1 :]]
+    assert {kind for name in later for kind in cache.parse_template_arguments(name)[0]} == {"double", "long long"}
 
 
 def flip_first_byte(code):

@@ -50,9 +50,8 @@ def test_one_instance_of_every_kernel(family):
     by_kernel, architecture = {}, ARCHITECTURES[get_rotation_number() % len(ARCHITECTURES)]
     for name in INSTANCES[family]:
         by_kernel.setdefault(name.split("<")[0], []).append(name)
-    names = [
-        instances[get_rotation_number() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()
-    ]
+    turn = get_rotation_number() // len(ARCHITECTURES)
+    names = [instances[turn % len(instances)] for instances in by_kernel.values()]
     usages = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
     assert [*usages] == names
     assert find_unexpected(usages) == []

@@ -17,15 +17,11 @@ from host_kernels import get_rotation_number
 from trigraph.gpu.instances import INSTANCES
 
 FAMILIES = tuple(INSTANCES)
-QUICK_FAMILY, QUICK_VARIANT = (
-    FAMILIES[get_rotation_number() % 5],
-    ("race", "asan")[get_rotation_number() // 5 % 2],
-)
+QUICK_FAMILY, QUICK_VARIANT = FAMILIES[get_rotation_number() % 5], ("race", "asan")[get_rotation_number() // 5 % 2]
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.list_barriers(family)]
-QUICK_BARRIERS = random.Random(get_rotation_number()).sample(
-    [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2
-)
+QUICK_BARRIERS = [barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY]
+QUICK_BARRIERS = random.Random(get_rotation_number()).sample(QUICK_BARRIERS, 2)
 
 
 def mark_unselected_slow(values, variant, quick=((QUICK_FAMILY,),)):

@@ -132,16 +132,8 @@ MAX_LAUNCHES = {
     "basis_embedding_triplets": (3, 10, 19),
     "interaction_bilinear": (4, 9, 16),
 }
-MOLECULE = {
-    "num_nodes": 5,
-    "num_src_nodes": 5,
-    "num_dst_nodes": 5,
-    "num_outputs": 5,
-    "num_edges": 20,
-    "num_positions": 20,
-    "num_inputs": 20,
-    "num_triplets": 60,
-}
+MOLECULE = dict.fromkeys(("num_nodes", "num_src_nodes", "num_dst_nodes", "num_outputs"), 5)
+MOLECULE |= dict.fromkeys(("num_edges", "num_positions", "num_inputs"), 20) | {"num_triplets": 60}
 
 
 @pytest.mark.usefixtures("cupy")

@@ -51,17 +51,15 @@ def toy_family(tmp_path):
     source = tmp_path / "gpu"
     (source / "kernels").mkdir(parents=True)
     (source / "kernels" / "toy.cu").write_text('#include "toy.cuh"\n__global__ void other(int n) {}\n')
-    (source / "kernels" / "toy.cuh").write_text(
-        "template <class T> __global__ void toy(T* x) { x[threadIdx.x] = T(1); }\n"
-    )
+    template = "template <class T> __global__ void toy(T* x) { x[threadIdx.x] = T(1); }\n"
+    (source / "kernels" / "toy.cuh").write_text(template)
     (source / "instances.py").write_text("INSTANCES = {'toy': ('toy<float>', 'toy<double>', 'other')}\n")
     return source
 
 
 def run_generator(family, *arguments, status=0):
-    return run_command(
-        *COMMAND, "--family", "toy", "--source-dir", family, "--generate", *arguments, status=status
-    ).stderr
+    options = ["--family", "toy", "--source-dir", family, "--generate"]
+    return run_command(*COMMAND, *options, *arguments, status=status).stderr
 
 
 def test_generate(toy_family, tmp_path):

@@ -3,10 +3,10 @@
 If this file is run as a script with a library's path, it launches the library's kernels (under AddressSanitizer).
 """
 
+import copy
 import os
 import re
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,8 @@ from trigraph.gpu.launcher import KernelError, runtime, using_host_library
 
 def launch_case(kernel, right, case):
     host_runtime = runtime(np.empty(0))
-    options = {"shared_mem": case.shared_mem, **case.args()}
-    host_runtime.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **options)
+    arguments = {name: copy.copy(value) for name, value in case.args.items()} | {"shared_mem": case.shared_mem}
+    host_runtime.launch("faults", kernel, (right,), (case.blocks,), (case.threads,), **arguments)
 
 
 def find_next_kernel(kernel):
@@ -29,84 +29,62 @@ def find_next_kernel(kernel):
     return kernels[kernels.index(kernel) + 1]
 
 
-def float32_zeros(size):
-    return np.zeros(size, np.float32)
-
-
-def int32_zeros(size):
-    return np.zeros(size, np.int32)
-
-
 class FaultCase(NamedTuple):
     """Launch parameters of a kernel in faults.cu, and the expected error message."""
 
     threads: int
-    args: Callable[[], dict[str, object]]
+    args: dict[str, object]
     says: str
     line: str = ""  # text of the source line named in the message
     shared_mem: int = 0
     blocks: int = 1
 
 
-def row_arguments():
-    return {"y": float32_zeros(64)}
-
+ROW, INTEGERS = {"y": np.zeros(64, np.float32)}, {"y": np.zeros(32, np.int32)}
 
 #: Faults that the race detector reports.
 RACES = {
-    "missing_barrier": FaultCase(64, row_arguments, r"race: .* tile\[\d+\] \(shared\)", "tile["),
-    "broken_syncwarp_chain": FaultCase(32, row_arguments, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
-    "race_between_blocks": FaultCase(1, row_arguments, r"race: .* y\[\d\] .* another block", "y[", blocks=4),
-    "uninitialised_read": FaultCase(64, row_arguments, r"uninitialised: reads tile\[5\] \(shared\)", "] = tile"),
-    "unsynchronised_bytes": FaultCase(64, lambda: {"y": int32_zeros(64)}, r"words\[", "bytes[", shared_mem=64),
-    "read_outside_array": FaultCase(
-        64, lambda: row_arguments() | {"x": float32_zeros(64)}, r"out of bounds: reads x\[64\]", "x[threadIdx.x"
-    ),
-    "write_outside_array": FaultCase(64, row_arguments, r"out of bounds: writes y\[-1\]", "y[int(threadIdx.x)"),
-    "read_outside_shared": FaultCase(
-        64, lambda: row_arguments() | {"beyond": 1}, r"reads tile\[64\] \(shared\)", "row["
-    ),
-    "write_outside_dynamic": FaultCase(64, row_arguments, r"writes buffer\[64\] \(shared\)", "buffer[", shared_mem=256),
-    "null_pointer_read": FaultCase(
-        64, lambda: row_arguments() | {"x": None}, r"reads at .* through a null pointer", "y[thr"
-    ),
+    "missing_barrier": FaultCase(64, ROW, r"race: .* tile\[\d+\] \(shared\)", "tile["),
+    "broken_syncwarp_chain": FaultCase(32, ROW, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
+    "race_between_blocks": FaultCase(1, ROW, r"race: .* y\[\d\] .* another block", "y[", blocks=4),
+    "uninitialised_read": FaultCase(64, ROW, r"uninitialised: reads tile\[5\] \(shared\)", "] = tile"),
+    "unsynchronised_bytes": FaultCase(64, {"y": np.zeros(64, np.int32)}, r"words\[", "bytes[", shared_mem=64),
+    "read_outside_array": FaultCase(64, ROW | {"x": ROW["y"]}, r"out of bounds: reads x\[64\]", "x[threadIdx.x"),
+    "write_outside_array": FaultCase(64, ROW, r"out of bounds: writes y\[-1\]", "y[int(threadIdx.x)"),
+    "read_outside_shared": FaultCase(64, ROW | {"beyond": 1}, r"reads tile\[64\] \(shared\)", "row["),
+    "write_outside_dynamic": FaultCase(64, ROW, r"writes buffer\[64\] \(shared\)", "buffer[", shared_mem=256),
+    "null_pointer_read": FaultCase(64, ROW | {"x": None}, r"reads at .* through a null pointer", "y[thr"),
 }
 
 #: Faults that every build detects, because no thread can continue.
 SCHEDULE = {
     "deadlock": FaultCase(
         64,
-        row_arguments,
+        ROW,
         r"deadlock: 24 threads, first thread \(40, 0, 0\), have returned; "
         r"40 threads, first thread \(0, 0, 0\), wait at __syncthreads",
     ),
-    "different_barriers": FaultCase(64, row_arguments, r"reached __syncthreads at .* waits at another one"),
-    "different_collectives": FaultCase(
-        32, lambda: {"y": int32_zeros(32)}, r"reached __\w+_sync at .* of its mask 0xffffffff wait"
-    ),
-    "returned_lane": FaultCase(32, row_arguments, r"mask 0xffffffff names lane \d+, which has returned|deadlock"),
+    "different_barriers": FaultCase(64, ROW, r"reached __syncthreads at .* waits at another one"),
+    "different_collectives": FaultCase(32, INTEGERS, r"reached __\w+_sync at .* of its mask 0xffffffff wait"),
+    "returned_lane": FaultCase(32, ROW, r"mask 0xffffffff names lane \d+, which has returned|deadlock"),
     "lane_returning_during_wait": FaultCase(
-        32, row_arguments, r"which has returned|deadlock: .* wait at __syncwarp with mask 0xffffffff"
+        32, ROW, r"which has returned|deadlock: .* wait at __syncwarp with mask 0xffffffff"
     ),
     "mask_beyond_block": FaultCase(
-        40, lambda: {"y": int32_zeros(40)}, r"__any_sync at .* lane 8, which the block does not have"
+        40, {"y": np.zeros(40, np.int32)}, r"__any_sync at .* lane 8, which the block does not have"
     ),
-    "caller_not_in_mask": FaultCase(
-        32, lambda: {"y": int32_zeros(32)}, r"lane \d+ calls with mask 0x0000ffff, which leaves it out"
-    ),
+    "caller_not_in_mask": FaultCase(32, INTEGERS, r"lane \d+ calls with mask 0x0000ffff, which leaves it out"),
     "source_not_in_mask": FaultCase(
-        32, row_arguments, r"lane \d+ reads from lane (1[6-9]|2\d|3[01]), which is not in mask 0x0000ffff"
+        32, ROW, r"lane \d+ reads from lane (1[6-9]|2\d|3[01]), which is not in mask 0x0000ffff"
     ),
-    "invalid_shuffle_width": FaultCase(32, lambda: row_arguments() | {"width": 12}, r"width 12 is not a power of two"),
+    "invalid_shuffle_width": FaultCase(32, ROW | {"width": 12}, r"width 12 is not a power of two"),
 }
 
 #: Faults that AddressSanitizer or UBSan reports before exiting; no other build detects the last two faults.
 OUT_OF_BOUNDS = "read_outside_array", "write_outside_array", "read_outside_shared", "write_outside_dynamic"
 ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in OUT_OF_BOUNDS} | {
-    "read_outside_local": FaultCase(
-        64, lambda: row_arguments() | {"last": 7}, "insufficient space|stack-buffer-overflow"
-    ),
-    "misaligned_read": FaultCase(1, lambda: {"x": float32_zeros(8), "y": float32_zeros(1)}, "misaligned address"),
+    "read_outside_local": FaultCase(64, ROW | {"last": 7}, "insufficient space|stack-buffer-overflow"),
+    "misaligned_read": FaultCase(1, {"x": np.zeros(8, np.float32), "y": np.zeros(1, np.float32)}, "misaligned address"),
 }
 
 

@@ -52,10 +52,8 @@ def test_multiply(tensor, dtype):
     kernels = Kernels("gemnet", np.empty(0, dtype))
     exact = not tensor or dtype == np.float64
     for (rows, depth, width), shift in [*((s, 0) for s in SHAPES), (SHAPES[4], 1)]:
-        left, right = (
-            draw_matrix(rows, depth, dtype=dtype, shift=shift),
-            draw_matrix(depth, width, dtype=dtype, shift=shift),
-        )
+        left = draw_matrix(rows, depth, dtype=dtype, shift=shift)
+        right = draw_matrix(depth, width, dtype=dtype, shift=shift)
         out = kernels.matmul(left, right)
         assert_product(out, left, right, exact)
         again = kernels.matmul(left, np.asfortranarray(right), out=np.ones_like(out), add=True)
@@ -92,9 +90,8 @@ def test_not_finite(tensor):
         changed[5, 20], changed[70] = number, np.float32(1e-35) * left[70]
         with np.errstate(invalid="ignore", over="ignore"):
             expected = sum_in_chunks(changed, right)
-        for out, old in zip(
-            (kernels.matmul(changed, right), product_rows(kernels, changed.T.copy(), right)[0]), before, strict=True
-        ):
+        after = kernels.matmul(changed, right), product_rows(kernels, changed.T.copy(), right)[0]
+        for out, old in zip(after, before, strict=True):
             assert out[[5, 70]].tobytes() == expected[[5, 70]].tobytes()
             assert np.delete(out, [5, 70], axis=0).tobytes() == np.delete(old, [5, 70], axis=0).tobytes()
     for column in (6, 7):  # one lane computes both columns

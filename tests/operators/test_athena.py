@@ -25,9 +25,8 @@ def athena_program(tmp_path_factory):
     """Build the program with gfortran's run-time checks; return its path."""
     folder = tmp_path_factory.mktemp("athena")
     flags = CliRunner().invoke(cli.main, ["config", "--include", "--libs"]).output.split()
-    programs.run_command(
-        "gfortran", "-O0", "-fcheck=all", "-w", f"-J{folder}", PROGRAM, *flags, "-o", folder / "program"
-    )
+    options = ["-O0", "-fcheck=all", "-w", f"-J{folder}"]
+    programs.run_command("gfortran", *options, PROGRAM, *flags, "-o", folder / "program")
     return folder / "program"
 
 

@@ -50,12 +50,9 @@ def test_signatures_of_the_backends(backend):
         names = [n for n in expected if n != "backend" and (writes_out or n != "out")]
         assert list(inspect.signature(function).parameters) == names
         for name in names:
-            got, expected_parameter = inspect.signature(function).parameters[name], expected[name]
-            assert (got.name, got.kind, got.default) == (
-                expected_parameter.name,
-                expected_parameter.kind,
-                expected_parameter.default,
-            )
+            for attribute in ("name", "kind", "default"):
+                got, right = (getattr(p[name], attribute) for p in (inspect.signature(function).parameters, expected))
+                assert got == right
         assert function.__name__ == op.name
         assert function.__doc__.strip()
         assert callable(getattr(module, op.name))
@@ -280,8 +277,4 @@ def test_reference_and_fast_path_share_only_common():
         modules = {m for p in here for m in re.findall(r"^module (\w+)$", p.read_text(), re.MULTILINE)}
         for path in (p for p in here if p.parent.name == folder_name):
             for module, file in used.findall(path.read_text()):
-                assert module in modules | {"omp_lib"} if module else file in files, (
-                    path,
-                    module,
-                    file,
-                )
+                assert module in modules | {"omp_lib"} if module else file in files, (path, module, file)

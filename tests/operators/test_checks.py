@@ -38,27 +38,23 @@ from table_errors import (
     describe_indivisible_axis,
     describe_shape,
     empty_array,
+    find_blamed_array,
     find_defined_symbol,
     find_sizes,
     format_tuple,
+    list_wrong_values,
 )
 
 from trigraph.backends import BACKENDS, FUNCTIONS
 from trigraph.checks import evaluate_shape
 from trigraph.graphs import EdgeGraph
-from trigraph.table import SYMBOLS, find_names
+from trigraph.table import SYMBOLS
 
 
 def test_every_array_attribute_is_classified():
-    """Every attribute of `Array` is either in LOOKED_AT, which `describe_array_kind` uses, or in OVERLOOKED."""
+    """Every attribute of `Array` is used by `describe_array_kind` or listed as ignored."""
     attributes = {f.name for f in dataclasses.fields(OPS[0].arguments[0])} - {"shape"}
     assert attributes == {*CHECKED_ATTRIBUTES, *IGNORED_ATTRIBUTES}
-
-
-def find_blamed_array(op, array, symbol):
-    """Return the array that is named in the error if `array` changes a symbol: the next array that uses the symbol."""
-    later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
-    return next((a for a in later if any(symbol in find_names(d) for d in a.dims)), None)
 
 
 # Shapes
@@ -76,17 +72,15 @@ def test_wrong_size_on_each_axis(op, array):
             if symbol is None:
                 free = {find_defined_symbol(op, array, later) for later in range(axis + 1, len(array.dims))}
                 expected = describe_shape(array, find_sizes(op, good), free)
-                text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
+                text = f"{array.name} has shape {tuple(shape)}; expected {expected}"
             elif array.dims[axis] != symbol:
                 text = describe_indivisible_axis(op, array, tuple(shape), axis, find_sizes(op, good))
             elif (other := find_blamed_array(op, array, symbol)) is not None:
-                text = re.compile(
-                    rf"{op.name}: {other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*"
-                )
+                text = re.compile(rf"{other.name} has shape .*; expected {re.escape(format_tuple(other.dims))}.*")
             else:
                 compute_fields(op, values)  # no other array uses this size, so any size is valid
                 continue
-            assert_raises(ValueError, text, FUNCTIONS[op.name], **values)
+            assert_refused(op, values, ValueError, text)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -101,7 +95,7 @@ def test_sizes_beyond_their_limits(op, array):
             sizes = find_sizes(op, good) | {symbol: size}
             bad = np.ones(evaluate_shape(array, sizes))
             text = describe_indivisible_axis(op, array, bad.shape, axis, sizes)
-            assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
+            assert_refused(op, good | {array.name: bad}, ValueError, text)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -110,13 +104,13 @@ def test_wrong_rank(op, array):
     value = good[array.name]
     column = () if array.column else (value[..., None],)
     for bad in (value[None], *column, value[0], np.float64(1).reshape(())):
-        start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
+        start = f"{array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
         end = f" of rank {len(array.dims)}"
         if array.name in [a.name for a in op.definition.inputs]:  # the message omits sizes defined by this array
             text = re.compile(re.escape(start + format_tuple(array.dims)) + r"( = \(.*\))?" + re.escape(end))
         else:
             text = start + describe_shape(array, find_sizes(op, good)) + end
-        assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: np.asarray(bad)}))
+        assert_refused(op, good | {array.name: np.asarray(bad)}, ValueError, text)
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
@@ -128,9 +122,9 @@ def test_graph_of_other_sizes(op):
         assert op.graph.find(symbol, graphs) > op.graph.find(symbol, good)
         if symbol in plain:
             first = next(a for a in op.binding_order if symbol in a.dims)
-            start = f"{op.name}: {first.name} has shape {good[first.name].shape}; expected ("
+            start = f"{first.name} has shape {good[first.name].shape}; expected ("
             text = re.compile(re.escape(start) + rf".*\) = \(.*\b{op.graph.find(symbol, graphs)}\b.*\)")
-            assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | graphs))
+            assert_refused(op, good | graphs, ValueError, text)
         else:
             compute_fields(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
 
@@ -146,8 +140,8 @@ def test_wrong_dtype(op, array):
     for dtype in DTYPES:
         bad = np.ones(good[array.name].shape, dtype)
         dtype_text = bad.dtype.name + " with non-native byte order" * (not bad.dtype.isnative)
-        text = f"{op.name}: {array.name} has dtype {dtype_text}; expected native float32 or float64"
-        assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
+        text = f"{array.name} has dtype {dtype_text}; expected native float32 or float64"
+        assert_refused(op, good | {array.name: bad}, TypeError, text)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -157,13 +151,13 @@ def test_mixed_dtypes(op, array):
         values[array.name] = values[array.name].astype(own)
         first, *later = op.binding_order
         if array.name != first.name:
-            text = f"{op.name}: {array.name} has dtype {own}; expected {rest}, the dtype of {first.name}"
+            text = f"{array.name} has dtype {own}; expected {rest}, the dtype of {first.name}"
         elif later:
-            text = f"{op.name}: {later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
+            text = f"{later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
         else:
             compute_fields(op, values)
             continue
-        assert_raises(TypeError, text, FUNCTIONS[op.name], **values)
+        assert_refused(op, values, TypeError, text)
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
@@ -177,11 +171,10 @@ def test_arguments_that_are_not_arrays(op, array):
         bad.append(None)
     for backend, (_, kind) in BACKENDS.items():
         for thing in bad:
-            text = f"{op.name}: {array.name} is a {type(thing).__name__}; "
-            text += f"expected a {kind}.ndarray of float32 or float64"
+            text = f"{array.name} is a {type(thing).__name__}; expected a {kind}.ndarray of float32 or float64"
             if kind != "numpy" and array.name != first:  # the first argument is a NumPy array, so the error names it
-                text = f"{op.name}: {first} is a numpy.ndarray; backend {backend!r} takes {kind}.ndarray"
-            assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), backend=backend)
+                text = f"{first} is a numpy.ndarray; backend {backend!r} takes {kind}.ndarray"
+            assert_refused(op, good | {array.name: thing}, TypeError, text, backend=backend)
 
 
 class CudaArray:
@@ -199,24 +192,18 @@ CudaArray.__name__, CudaArray.__module__ = "ndarray", "cupy"
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_arrays_of_the_wrong_device(op, array):
-    good = draw_operator_arguments(op)
+    good, of_numpy = draw_operator_arguments(op), "is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     for backend in CPU_BACKENDS:
-        text = f"{op.name}: {array.name} is a cupy.ndarray; backend {backend!r} takes numpy.ndarray"
-        assert_raises(
-            TypeError, text, FUNCTIONS[op.name], **(good | {array.name: CudaArray(good[array.name])}), backend=backend
-        )
+        text = f"{array.name} is a cupy.ndarray; backend {backend!r} takes numpy.ndarray"
+        assert_refused(op, good | {array.name: CudaArray(good[array.name])}, TypeError, text, backend=backend)
     device = {name: CudaArray(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
-    text = f"{op.name}: {array.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray"
     first, *later = op.binding_order
     if len(op.arguments) > 1:  # one device array makes gpu the default backend
-        assert_raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
+        assert_refused(op, device | {array.name: good[array.name]}, TypeError, f"{array.name} {of_numpy}")
         name, actual, expected = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
-        text = f"{op.name}: {name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
-        moved = device | {array.name: CudaArray(good[array.name], 1)}
-        assert_raises(ValueError, text, FUNCTIONS[op.name], **moved)
-    assert_refused(
-        op, good, TypeError, f"{first.name} is a numpy.ndarray; backend 'gpu' takes cupy.ndarray", backend="gpu"
-    )
+        text = f"{name} is on cuda:{actual}; expected cuda:{expected}, where {first.name} is"
+        assert_refused(op, device | {array.name: CudaArray(good[array.name], 1)}, ValueError, text)
+    assert_refused(op, good, TypeError, f"{first.name} {of_numpy}", backend="gpu")
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
@@ -228,12 +215,10 @@ def test_graph_of_the_wrong_device(op):
     moved = pickle.loads(pickle.dumps(good[name]))
     for attribute, value in (("kind", "cupy"), ("device", "cuda:1")):
         object.__setattr__(moved, attribute, value)
-    assert_refused(
-        op, device | {name: moved}, ValueError, f"{name} is on cuda:1; expected cuda:0, where the arrays are"
-    )
-    assert_refused(
-        op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; backend 'fortran' takes numpy.ndarray"
-    )
+    text = f"{name} is on cuda:1; expected cuda:0, where the arrays are"
+    assert_refused(op, device | {name: moved}, ValueError, text)
+    text = f"{name} holds cupy.ndarray; backend 'fortran' takes numpy.ndarray"
+    assert_refused(op, good | {name: moved}, TypeError, text)
 
 
 # Attributes, choices and calls
@@ -250,14 +235,12 @@ def test_attributes(op, attribute):
     maximum = op.definition.symbol(name).maximum
     if maximum is None:
         maximum = 2**63 - 1
-        text = re.compile(f"{op.name}: .* has shape .*; expected .*")
         for bad in (2**31, 2**62, maximum):
-            assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+            assert_refused(op, good | {name: bad}, ValueError, re.compile(".* has shape .*; expected .*"))
     for bad in (maximum + 1, 10**30):
         assert_refused(op, good | {name: bad}, ValueError, f"{name} is {bad}; expected at most {maximum}")
-    assert_refused(
-        op, good | {name: 10**5000}, ValueError, f"{name} is an integer of 16610 bits; expected at most {maximum}"
-    )
+    text = f"{name} is an integer of 16610 bits; expected at most {maximum}"
+    assert_refused(op, good | {name: 10**5000}, ValueError, text)
     expected = compute_fields(op, good)
     for same in (np.int64(good[name]), np.uint8(good[name]), np.array(good[name])):
         assert_same_bits(compute_fields(op, good | {name: same}), expected)
@@ -273,8 +256,8 @@ def test_numbers(op, attribute):
     for bad, shown in ((10**400, "inf"), (-(10**5000), "-inf")):
         assert_refused(op, good | {name: bad}, ValueError, f"{name} is {shown}; expected a finite number >= 0")
     single = draw_operator_arguments(op, np.float32)
-    text = f"{op.name}: {name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
-    assert_raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
+    text = f"{name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
+    assert_refused(op, single | {name: 1e39}, ValueError, text)
     for backend in CPU_BACKENDS:
         compute_fields(op, good | {name: 1e39}, backend=backend)
     expected = compute_fields(op, good | {name: 0.25})
@@ -286,11 +269,11 @@ def test_numbers(op, attribute):
 def test_indices_given_back(op, array):
     good, name = draw_operator_arguments(op), array.name
     for dtype in (np.int32, np.uint64, np.float64):
-        text = f"{op.name}: {name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
-        assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: good[name].astype(dtype)}))
+        text = f"{name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
+        assert_refused(op, good | {name: good[name].astype(dtype)}, TypeError, text)
     shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
-    text = f"{op.name}: {name} has shape {shape}; expected {describe_shape(array, find_sizes(op, good))}"
-    assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
+    text = f"{name} has shape {shape}; expected {describe_shape(array, find_sizes(op, good))}"
+    assert_refused(op, good | {name: np.zeros(shape, np.int64)}, ValueError, text)
     graph = good["graph"]
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
         expected = f"an in-edge of destination {i}, {start} .. {stop - 1}" if start < stop else "-1, without in-edges"
@@ -307,10 +290,8 @@ def test_cotangent_of_absent_input(op):
             good = draw_operator_arguments(op, setting={a.name: None})
             compute_fields(op, good)
             for cotangent in (f"{g}_{a.name}" for g in ("gg", "ggg")[: op.order - 1]):
-                text = f"{op.name}: {cotangent} is given, but {a.name} is None; expected None"
-                assert_raises(
-                    ValueError, text, FUNCTIONS[op.name], **(good | {cotangent: draw_operator_arguments(op)[cotangent]})
-                )
+                text = f"{cotangent} is given, but {a.name} is None; expected None"
+                assert_refused(op, good | {cotangent: draw_operator_arguments(op)[cotangent]}, ValueError, text)
 
 
 @pytest.mark.parametrize(("op", "attribute"), CHOICES)
@@ -370,33 +351,30 @@ def test_graph_of_the_wrong_type(op):
         for bad in (*wrong, *more):
             expected = f"a trigraph.{op.graph.type_name}{', an array of indices' if argument.rows else ''}"
             expected += " or None" if argument.optional else ""
-            text = f"{op.name}: {argument.name} is a {type(bad).__name__}; expected {expected}"
-            assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {argument.name: bad}))
+            text = f"{argument.name} is a {type(bad).__name__}; expected {expected}"
+            assert_refused(op, good | {argument.name: bad}, TypeError, text)
 
 
 def test_wrong_calls():
     for (op,) in (each.values for each in EACH_OPERATOR):
-        good, function = draw_operator_arguments(op), FUNCTIONS[op.name]
-        signature = re.escape("; expected " + op.name + str(function.__signature__))
+        good, signature = draw_operator_arguments(op), str(FUNCTIONS[op.name].__signature__)
+
+        def assert_call_refused(text, *arguments, op=op, signature=signature, **keywords):
+            text = re.compile(f"{op.name}: {text}; expected {re.escape(op.name + signature)}")
+            assert_raises(TypeError, text, FUNCTIONS[op.name], *arguments, **keywords)
+
         nullable = {a.name for a in op.arguments if a.nullable}
         required = [n for n, p in op.signature.parameters.items() if p.default is p.empty and n not in nullable]
         for name in required:
             rest = {n: v for n, v in good.items() if n != name}
-            assert_raises(
-                TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest
-            )
+            assert_call_refused(f"missing a required.* '{name}'", **rest)
         for name in op.parameters:
-            twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
-            assert_raises(TypeError, twice, function, *good.values(), **{name: good[name]})
-        assert_raises(
-            TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1
-        )
+            assert_call_refused(f"multiple values for argument '{name}'", *good.values(), **{name: good[name]})
+        assert_call_refused(".* keyword argument 'unknown'", **good, unknown=1)
         many = [*good.values(), *([None] if op.selective else []), None]
-        assert_raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
+        assert_call_refused("too many positional arguments", *many)
         if not op.selective:
-            assert_raises(
-                TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None
-            )
+            assert_call_refused(".* keyword argument 'wrt'", **good, wrt=None)
 
 
 def test_the_sum_over_triplets_takes_the_basis_by_its_name():
@@ -440,10 +418,10 @@ def test_index_arrays_for_graph_objects(op, backend, index):
         assert_same_bits(compute_fields(op, good | indices, backend=backend), expected)
     bad = arrays["triplets"].copy()
     bad[2] = good["triplets"].num_segments
-    text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
-    assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {"triplets": bad}))
-    text = f"{op.name}: triplets: Segments: index has dtype float64; expected native int32 or int64"
-    assert_raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": bad.astype(float)}))
+    text = f"triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
+    assert_refused(op, good | {"triplets": bad}, ValueError, text)
+    text = "triplets: Segments: index has dtype float64; expected native int32 or int64"
+    assert_refused(op, good | {"triplets": bad.astype(float)}, TypeError, text)
 
 
 def test_backend():
@@ -459,58 +437,21 @@ def test_wrt(op):
     good, names = draw_operator_arguments(op), [f.name for f in op.fields]
     expected = ", ".join(names)
     for bad in (3, 1.5, True, np.float64(1), object()):
-        text = f"{op.name}: wrt is a {type(bad).__name__}; expected a string or an iterable of strings"
-        assert_raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=bad)
+        text = f"wrt is a {type(bad).__name__}; expected a string or an iterable of strings"
+        assert_refused(op, good, TypeError, text, wrt=bad)
     for name in (3, None, b"x", np.ones(2), (names[0],)):
-        text = f"{op.name}: wrt names a {type(name).__name__}; expected strings among {expected}"
-        assert_raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=[names[0], name])
+        text = f"wrt names a {type(name).__name__}; expected strings among {expected}"
+        assert_refused(op, good, TypeError, text, wrt=[names[0], name])
     for name in ("", "unknown", names[0].upper(), f"gg_{names[0]}", expected):
         for wrt in (name, (names[0], name)):
             assert_refused(op, good, ValueError, f"wrt names {name!r}; expected one of {expected}", wrt=wrt)
 
 
-ODD_VALUES = [
-    0,
-    -1,
-    2**31,
-    2**48,
-    2**62,
-    2**63,
-    2**70,
-    10**400,
-    10**5000,
-    -(2**70),
-    True,
-    None,
-    1.5,
-    np.nan,
-    np.inf,
-    3j,
-]
-ODD_VALUES += ["3", b"3", [3], (3,), {}, object(), type, slice(3), range(3), ..., np.int8(3), np.uint64(2**64 - 1)]
-ODD_VALUES += [np.float16(2), np.longdouble(2), np.datetime64("2020"), fractions.Fraction(1, 2), np.ma.masked]
-ODD_VALUES += [
-    np.array(a) for a in (3, [3], 2**62, True, 2.0, "sum", None, [], [2**63 - 1, 0], [0, -(2**63)], [True, False])
-]
-ODD_VALUES += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
-
-
-def list_wrong_values(name, value, op):
-    """Return invalid variants of a valid value; most differ from it in one property that is checked."""
-    if isinstance(value, np.ndarray):
-        variants = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
-        variants += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
-        return [*variants, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
-    if name in list_graphs(op, draw_operator_arguments(op)):
-        return [
-            draw_operator_arguments(op, seed=2)[name],
-            draw_operator_arguments(op, index=np.int32)[name],
-            draw_operator_arguments(op, num_edges=9, num_triplets=7)[name],
-        ]
-    if name == "wrt":
-        first = op.fields[0].name
-        return [first, [first], (first,), [first, None], [], (first, first), "no", (["no"],), tuple(first), {first: 1}]
-    return [False, 1, 2, 2.0, 1.0, -0.0, "ELU", "".join(["E", "LU"]), "max", "count", np.asarray(value)]
+ODD_VALUES = [0, -1, *(2**n for n in (31, 48, 62, 63, 70)), 10**400, 10**5000, -(2**70), True, None]
+ODD_VALUES += [1.5, np.nan, np.inf, 3j, "3", b"3", [3], (3,), {}, object(), type, slice(3), range(3), ...]
+ODD_VALUES += [np.int8(3), np.uint64(2**64 - 1), np.float16(2), np.longdouble(2), np.datetime64("2020")]
+ODD_VALUES += [fractions.Fraction(1, 2), np.ma.masked, np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
+ODD_VALUES += map(np.array, (3, [3], 2**62, True, 2.0, "sum", None, [], [2**63 - 1, 0], [0, -(2**63)], [True, False]))
 
 
 @pytest.mark.parametrize("op", [*EACH_OPERATOR, *(pytest.param(p.values[0], id=p.values[0].name) for p in INDICES)])
@@ -544,31 +485,30 @@ def test_wrong_output_arrays(op, field):
     shape = compute_fields(op, good, **keywords)[name].shape
 
     def assert_out_refused(kind, text, out):
-        assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
+        assert_refused(op, good, kind, f"{label} {text}", **keywords, out={name: out})
         if op.selective or op.single:  # if there is only one field, its array may be passed directly
-            assert_raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
+            assert_refused(op, good, kind, f"{label} {text}", **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
-        assert_out_refused(
-            TypeError, f"{label} is a {type(bad).__name__}; expected a numpy.ndarray of float32 or float64", bad
-        )
+        text = f"is a {type(bad).__name__}; expected a numpy.ndarray of float32 or float64"
+        assert_out_refused(TypeError, text, bad)
     right = np.dtype(np.int64 if field.index else np.float64)
     for dtype in (np.float32, np.int32, right.newbyteorder()):
         bad = np.empty(shape, dtype)
-        assert_out_refused(TypeError, f"{label} has dtype {bad.dtype}; expected {right}", bad)
+        assert_out_refused(TypeError, f"has dtype {bad.dtype}; expected {right}", bad)
     numbers = describe_shape(field, find_sizes(op, good))
     for bad in ((shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] - 1), (*shape, 1), shape[1:], ()):
-        assert_out_refused(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad, right))
+        assert_out_refused(ValueError, f"has shape {bad}; expected {numbers}", np.empty(bad, right))
     strided = [np.empty((2 * shape[0], *shape[1:]), right)[::2], np.empty(shape, right)[::-1]]
     if len(shape) > 1:
         strided.append(empty_array(shape, "F", dtype=right))
     for bad in strided:
-        assert_out_refused(ValueError, f"{label} has strides {bad.strides}; expected a C-contiguous array", bad)
+        assert_out_refused(ValueError, f"has strides {bad.strides}; expected a C-contiguous array", bad)
     frozen = np.empty(shape, right)
     frozen.setflags(write=False)
-    assert_out_refused(ValueError, f"{label} is read-only; expected a writable array", frozen)
+    assert_out_refused(ValueError, "is read-only; expected a writable array", frozen)
     unaligned = empty_array(shape, offset=1, dtype=right)
-    assert_out_refused(ValueError, f"{label} is not aligned; expected memory aligned for {right}", unaligned)
+    assert_out_refused(ValueError, f"is not aligned; expected memory aligned for {right}", unaligned)
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
@@ -585,8 +525,8 @@ def test_output_overlapping_an_input(op, field):
         view = view.reshape(value.shape)
         view[...] = value
         before = memory.copy()
-        text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected separate memory"
-        assert_raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
+        text = f"out[{name!r}] overlaps {a.name}; expected separate memory"
+        assert_refused(op, good | {a.name: view}, ValueError, text, out={name: out})
         assert np.array_equal(memory, before)  # the refused call has written nothing
 
 
@@ -598,9 +538,8 @@ def test_overlapping_outputs(op):
         n, m = (int(np.prod(shapes[name])) for name in (first, second))
         memory = np.zeros(n + m)
         out = {first: memory[:n].reshape(shapes[first]), second: memory[n - 1 : n - 1 + m].reshape(shapes[second])}
-        assert_refused(
-            op, good, ValueError, f"out[{second!r}] overlaps out[{first!r}]; expected separate memory", out=out
-        )
+        text = f"out[{second!r}] overlaps out[{first!r}]; expected separate memory"
+        assert_refused(op, good, ValueError, text, out=out)
         assert not memory.any()
 
 
@@ -608,17 +547,17 @@ def test_unknown_output_fields():
     for (op,) in (each.values for each in EACH_OPERATOR):
         good = draw_operator_arguments(op)
         names = list(compute_fields(op, good))
-        text = f"{op.name}: out['unknown'] is not computed; expected one of {', '.join(names)}"
-        assert_raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
+        text = f"out['unknown'] is not computed; expected one of {', '.join(names)}"
+        assert_refused(op, good, ValueError, text, out={"unknown": np.empty(3)})
         if len(names) > 1:
             for out in (np.empty(3), [np.empty(3)], "x", 3):
-                what = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
-                assert_raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
+                text = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
+                assert_refused(op, good, TypeError, text, out=out)
         if op.selective:
             for name in names:
                 requested = [n for n in names if n != name]
-                text = f"{op.name}: out[{name!r}] is not computed; expected one of {', '.join(requested) or 'none'}"
-                assert_raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=requested, out={name: np.empty(3)})
+                text = f"out[{name!r}] is not computed; expected one of {', '.join(requested) or 'none'}"
+                assert_refused(op, good, ValueError, text, wrt=requested, out={name: np.empty(3)})
 
 
 def fill_with_garbage(value):

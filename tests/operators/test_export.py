@@ -1,17 +1,15 @@
 """Tests of the C interface and the Fortran modules: results are bitwise identical to the Python package's.
 
-The tests cover Fortran procedures with graphs and optional arguments, statuses for invalid arguments, functions that
-build and check graphs, and the library built from sources that `trigraph fortran` writes.
+The tests cover Fortran procedures with graphs and optional arguments, statuses for invalid arguments, and the library
+built from sources that `trigraph fortran` writes.
 """
 
-import contextlib
 import ctypes
+import itertools
 import os
 import re
 import resource
 import shutil
-import struct
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from library_programs import array_pointer, compile_fortran, read_config
+from mutated_sources import assert_mutation_fails, write_mutated
 from programs import run_command
 
 import trigraph
@@ -33,27 +33,14 @@ from trigraph.verification.cases import build_case, list_variants
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(trigraph.__file__).parent
 TYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
+C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 REFUSED, WRONG_NUMBER, WRONG_LOCATION, WRONG_GRAPH, NO_LEVEL = range(1, 6)
-
-
-@pytest.fixture(scope="module")
-def fortran_library():
-    trigraph.set_cpu_level(trigraph.get_cpu_level())
-    return ctypes.CDLL(os.environ.get("WRONG_LIBRARY", str(levels.LIBRARY)))
-
-
-def read_config(*names):
-    """Return the output of `trigraph config`, split into words."""
-    done = CliRunner().invoke(cli.main, ["config", *names])
-    assert done.exit_code == 0, done.output
-    return done.output.split()
 
 
 def prepare_c_arguments(op, case, arguments, wrt=None):
     """Return the scalars, arrays and results of a call by name, in header order, and the fields to compute."""
-    checked = check_arguments(
-        op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_BY_BACKEND["fortran"]
-    )
+    bound = bind_arguments(op, (), arguments, op.signature)
+    checked = check_arguments(op, bound, None, None, LIBRARY_BY_BACKEND["fortran"])
     order = order_arguments(op, SHIM_SETS["fast"])
     values, sizes, dtype = checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else np.dtype(np.int64)
@@ -75,10 +62,6 @@ def prepare_c_arguments(op, case, arguments, wrt=None):
         shape = trigraph.checks.evaluate_shape(f, sizes) if f.name in fields else (1,)
         results[f.name] = np.full(shape, -7, index if f.index else dtype)
     return scalars, arrays, results, fields
-
-
-def array_pointer(array):
-    return array.ctypes.data_as(ctypes.c_void_p)
 
 
 def c_function_name(op, case, arrays):
@@ -106,7 +89,7 @@ def call_c_function(library, op, case, arguments, wrt=None):
     lengths = dict((*op.graph.forward, *op.graph.fast, *op.graph.reverse)) if op.graph else {}
     for place, name in enumerate(order.graph, len(scalars) + 1):
         stop = evaluate(interface.UPPER_BOUNDS.get(name, lengths[name]), {n: size.value for n, size in scalars.items()})
-        array, absent = arrays[name], not op.graph.find_all([name], check_values(op, arguments))[0] is not None
+        array, absent = arrays[name], op.graph.find(name, arguments) is None
         for wrong in () if absent or not array.size or name == "reverse_edge" else (-1, stop):
             for at in (0, -1):
                 changed = array.copy()
@@ -117,13 +100,6 @@ def call_c_function(library, op, case, arguments, wrt=None):
     assert all((a == -7).all() for a in results.values())
     assert function(*passed) == 0
     return {n: results[n] for n in fields}
-
-
-def check_values(op, arguments):
-    checked = check_arguments(
-        op, bind_arguments(op, (), arguments, op.signature), None, None, LIBRARY_BY_BACKEND["fortran"]
-    )
-    return checked.values
 
 
 def yield_operators_with_arguments(definition, case):
@@ -137,18 +113,17 @@ def yield_operators_with_arguments(definition, case):
             yield op, arguments | {name: back}
 
 
-def yield_typed_cases(definition, seeds=1):
-    """Yield cases of a definition for all dtypes of numbers and indices."""
-    for variant in (
-        v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")
-    ):
-        for dtype, index in (
-            ("float32", np.int32),
-            ("float64", np.int64),
-            ("float64", np.int32),
-            ("float32", np.int64),
-        ):
+def yield_cases(definition, dtype, index):
+    """Yield cases of a definition, some of them without edges or nodes."""
+    for variant in list_variants(definition, ()):
+        if variant.kind.differenced or variant.name in ("no edges", "no nodes"):
             yield build_case(definition, replace(variant, index=index), dtype, 0)
+
+
+def yield_typed_cases(definition):
+    """Yield cases of a definition for all dtypes of numbers and indices."""
+    for dtype, index in itertools.product(("float32", "float64"), (np.int32, np.int64)):
+        yield from yield_cases(definition, dtype, index)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -161,91 +136,14 @@ def test_c_functions_give_the_packages_bits(fortran_library, definition):
                 assert array.tobytes() == reference.tobytes(), (op.name, name, case.dtype)
 
 
-def write_c_branch(op, real, index):
-    """Return C code that reads the arguments of a function, calls it, and writes its status and results."""
-    order = order_arguments(op, SHIM_SETS["fast"])
-    kinds = [*order.graph, *order.inputs]
-    lines = [f"int {n} = integer();" for n in (*order.threads, *order.dims)]
-    lines += [f"double {n} = number();" for n in order.numbers]
-    lines += [f"void *{n} = array();" for n in kinds] + [f"int {n} = integer();" for n in order.wants]
-    lines += [f"void *{n} = array();" for n in order.outputs]
-    lines += [f"int status = {calls.c_name(op, real, index)}({', '.join(order.names)});"]
-    lines += ["fwrite(&status, sizeof status, 1, stdout);", *(f"give({n});" for n in order.outputs)]
-    return f'if (strcmp(name, "{calls.c_name(op, real, index)}") == 0) {{ {" ".join(lines)} }}\n'
-
-
-DRIVER = """#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "trigraph.h"
-static void take(void *p, size_t n) { if (n > 0 && fread(p, n, 1, stdin) != 1) exit(9); }
-static int integer(void) { int32_t n; take(&n, sizeof n); return n; }
-static double number(void) { double x; take(&x, sizeof x); return x; }
-static void *array(void) { int64_t n = integer(), *p = malloc(n + 8); *p = n; take(p + 1, n); return p + 1; }
-static void give(void *p) { fwrite(p, ((int64_t *)p)[-1], 1, stdout); }
-int main(void)
-{
-    for (int calls = integer(); calls > 0; calls--) {
-        char name[64] = {0};
-        take(name, 63);
-"""
-
-
-@pytest.fixture(scope="module")
-def c_driver(tmp_path_factory):
-    """Build a C program that calls the functions declared in the header; return its path."""
-    source = tmp_path_factory.mktemp("driver") / "driver.c"
-    each = [write_c_branch(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
-    source.write_text(
-        DRIVER.replace("malloc(n + 8)", "malloc(n + 16)") + "        " + "        ".join(each) + "    }\n}\n"
-    )
-    flags = ["-Wall", "-Wextra", "-Werror", "-O0"]
-    run_command("cc", *flags, source, *read_config("--include", "--libs"), "-o", source.with_suffix(""))
-    return source.with_suffix("")
-
-
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_a_program_without_python_gives_the_packages_bits(c_driver, definition):
-    given, right = [], []
-    for case in yield_typed_cases(definition):
-        for op, arguments in yield_operators_with_arguments(definition, case):
-            scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments)
-            wants = [n.removeprefix("want_") in fields for n in order_arguments(op, SHIM_SETS["fast"]).wants]
-            words = [f"{c_function_name(op, case, arrays):\0<63}".encode(), struct.pack("i", 0)]
-            words += [bytes(s) for s in scalars.values()]
-            words += [struct.pack("i", a.nbytes) + a.tobytes() for a in arrays.values()]
-            words += [struct.pack("i", w) for w in wants]
-            words += [struct.pack("i", a.nbytes) + a.tobytes() for a in results.values()]
-            given.append(b"".join(words))
-            result = getattr(trigraph.fortran, op.name)(**arguments)
-            for n, a in results.items():
-                if n in fields:
-                    a[...] = result if op.single else getattr(result, n)
-            right.append((op.name, struct.pack("i", 0), {n: a.tobytes() for n, a in results.items()}))
-    done = subprocess.run(
-        [c_driver],
-        input=struct.pack("i", len(given)) + b"".join(given),
-        capture_output=True,
-        check=True,
-        env={"TRIGRAPH_CPU_LEVEL": trigraph.get_cpu_level()},
-    )
-    at = 0
-    for name, status, fields in right:
-        for field, expected in {"status": status, **fields}.items():
-            assert done.stdout[at : at + len(expected)] == expected, (name, field)
-            at += len(expected)
-    assert at == len(done.stdout)
-
-
 def test_the_library_has_no_symbol_of_python():
     for path in [*(PACKAGE / "fortran").glob("libtrigraph*.so")]:
         assert not re.search(r"\bU _?Py", run_command("nm", "-D", path).stdout), path
 
 
 def test_threads_and_levels(fortran_library, tmp_path):
-    assert (
-        fortran_library.trigraph_set_num_threads(0) == fortran_library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
-    )
+    assert fortran_library.trigraph_set_num_threads(0) == WRONG_NUMBER
+    assert fortran_library.trigraph_set_num_threads(10**6) == WRONG_NUMBER
     before = fortran_library.trigraph_get_num_threads()
     assert fortran_library.trigraph_set_num_threads(2) == 0
     assert fortran_library.trigraph_get_num_threads() == 2
@@ -350,29 +248,12 @@ def test_mutations_are_found(tmp_path, wrong):
         (tmp_path / path.name).symlink_to(path)
     run_command(sys.executable, package / "interface.py", "write", PACKAGE / "include" / "graphs.f90", tmp_path)
     run_command(sys.executable, package / "shims.py", "cases", tmp_path / "xla_cases.inc")
-    right, changed, test, places = *MUTATIONS[wrong], 0
-    for source, name in ((package, "interface.c"), (tmp_path, "interface.inc")):
-        text = (source / name).read_text()
-        places += text.count(right)
-        (tmp_path / name).write_text(text.replace(right, changed))
-    assert places > 0
+    *mutation, test = MUTATIONS[wrong]
+    write_mutated([package / "interface.c", tmp_path / "interface.inc"], tmp_path, mutation)
     library, sources = tmp_path / "libtrigraph.so", (tmp_path / "interface.c", package / "cpu_level.c")
     run_command("cc", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", *sources, "-o", library, "-ldl", "-lpthread")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        TEST_SELECTIONS[test],
-        __file__,
-    ]
-    done = subprocess.run(command, check=False, env={**os.environ, "WRONG_LIBRARY": str(library)})
-    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
-    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
+    use_library = 'import os; os.environ["WRONG_LIBRARY"] = sys.argv[1]'
+    assert_mutation_fails(library, use_library, __file__, TEST_SELECTIONS[test], bool(wrong))
 
 
 # Procedures with graphs and optional arguments
@@ -450,11 +331,8 @@ def bridge_library(tmp_path_factory):
 def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
     """Call a procedure without the arguments that are None; return its status and results."""
     scalars, arrays, results, fields = prepare_c_arguments(op, case, arguments, wrt)
-    passed = [
-        ctypes.c_int(2),
-        *scalars.values(),
-        *(array_pointer(arrays[n]) for n in order_arguments(op, SHIM_SETS["fast"]).graph),
-    ]
+    graph = order_arguments(op, SHIM_SETS["fast"]).graph
+    passed = [ctypes.c_int(2), *scalars.values(), *(array_pointer(arrays[n]) for n in graph)]
     for d in (d for d in calls.dummies(op, "f64", "i64") if d.shape):
         name = d.table_entry.name
         if d.intent == "inout":
@@ -467,19 +345,16 @@ def call_procedure(bridges, op, case, arguments, wrt=None, wrong=0):
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_optional_arguments_give_the_same_bits(fortran_library, bridge_library, definition):
-    for variant in (
-        v for v in list_variants(definition, ()) if v.kind.differenced or v.name in ("no edges", "no nodes")
-    ):
-        case = build_case(definition, replace(variant, index=np.int64), "float64", 0)
+    for case in yield_cases(definition, "float64", np.int64):
         for op, arguments in yield_operators_with_arguments(definition, case):
             without_cotangents = {n: None if n.startswith(("gg_", "ggg_")) else value for n, value in arguments.items()}
             for given, wrt in ((arguments, None), (without_cotangents, op.fields[-1].name if op.selective else None)):
                 status, results = call_procedure(bridge_library, op, case, given, wrt and (wrt,))
-                assert status == 0, (op.name, variant.label)
+                assert status == 0, (op.name, case.name)
                 expected = call_c_function(fortran_library, op, case, given, wrt and (wrt,))
                 assert results.keys() == expected.keys()
                 for name, array in results.items():
-                    assert array.tobytes() == expected[name].tobytes(), (op.name, name, variant.label)
+                    assert array.tobytes() == expected[name].tobytes(), (op.name, name, case.name)
             for place, d in enumerate(calls.dummies(op, "f64", "i64"), 1):
                 if d.shape and (d.intent == "inout" or arguments.get(d.table_entry.name) is not None):
                     status, results = call_procedure(bridge_library, op, case, arguments, wrong=place)
@@ -527,18 +402,6 @@ end program calls_program
 """
 
 
-def compile_fortran(folder, source):
-    """Compile a Fortran program with the installed library, using pkg-config; return its output."""
-    path = folder / "program.f90"
-    path.write_text(source)
-    flags = read_config("--include", "--libs")
-    if shutil.which("pkg-config"):
-        places = {**os.environ, "PKG_CONFIG_PATH": read_config("--pkgconfigdir")[0]}
-        flags = run_command("pkg-config", "--cflags", "--libs", "trigraph", env=places).stdout.split()
-    run_command("gfortran", "-fcheck=all", "-O0", f"-J{folder}", path, *flags, "-o", path.with_suffix(""))
-    return run_command(path.with_suffix("")).stdout
-
-
 def test_wrong_arguments_have_their_number_as_status(tmp_path):
     expected = [0, 0, 0, 0, -1, -2, -4, -2, -5, -6, -10, -11, -13, -16, 0, 5]
     assert [int(word) for word in compile_fortran(tmp_path, CALLS_PROGRAM).split()] == expected
@@ -552,13 +415,23 @@ def test_constants_are_the_positions_of_choices():
         assert f" TRIGRAPH_{name.upper()} = {value},\n" in header
 
 
-def test_c_compilers_accept_the_header(tmp_path):
-    for end in ("c", "cpp"):
-        (tmp_path / f"a.{end}").write_text(
-            '#include "trigraph.h"\nint main(void) { return trigraph_gno_kernel_fwd_f32 == 0; }\n'
-        )
-        flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", *read_config("--include")]
-        run_command("cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}")
+def write_c_pointer(op, real, index):
+    """Return C code that initialises a pointer with a function; its type is that of the arguments in the table."""
+    order, number, whole = order_arguments(op, SHIM_SETS["fast"]), C_TYPES[real], C_TYPES[index or "i64"]
+    numbers = {n: f"{whole if n in order.integers else number} *" for n in (*order.inputs, *order.outputs)}
+    kinds = ["int" for _ in (*order.threads, *order.dims)] + ["double" for _ in order.numbers]
+    kinds += [f"const {whole} *" for _ in order.graph] + [f"const {numbers[n]}" for n in order.inputs]
+    kinds += ["int" for _ in order.wants] + [numbers[n] for n in order.outputs]
+    name = calls.c_name(op, real, index)
+    return f"int (*of_{name})({', '.join(kinds)}) = {name};\n"
+
+
+def test_the_header_declares_the_functions_of_the_table(tmp_path):
+    pointers = [write_c_pointer(op, *one) for op in calls.EXPORTED.values() for one in calls.instances(op)]
+    for end, compiler in (("c", "cc"), ("cpp", "c++")):
+        (tmp_path / f"a.{end}").write_text('#include "trigraph.h"\n' + "".join(pointers))
+        flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", *read_config("--include")]
+        run_command(compiler, *flags, tmp_path / f"a.{end}")
 
 
 # Sources for a build without Python
@@ -579,9 +452,8 @@ def test_sources_build_a_library_that_programs_find(tmp_path):
     assert "gradient against a real128 difference" in run_command(tmp_path / "build" / "program").stdout
     run_command("cmake", "--install", tmp_path / "build")
     (file,) = place.rglob("trigraph.pc")
-    flags = run_command(
-        "pkg-config", "--cflags", "--libs", "trigraph", env={**os.environ, "PKG_CONFIG_PATH": str(file.parent)}
-    )
+    variables = {**os.environ, "PKG_CONFIG_PATH": str(file.parent)}
+    flags = run_command("pkg-config", "--cflags", "--libs", "trigraph", env=variables)
     flags = [*flags.stdout.split(), f"-Wl,-rpath,{file.parent.parent}", "-lm"]
     run_command("cc", "-Wall", "-Werror", ROOT / "examples" / "attention.c", *flags, "-o", tmp_path / "a")
     assert "against a difference" in run_command(tmp_path / "a").stdout
@@ -601,310 +473,3 @@ def test_files_are_not_written_over(tmp_path, monkeypatch):
     assert "has files; expected a new or empty folder" in done.output
     assert CliRunner().invoke(cli.main, ["fortran", str(tmp_path / "new")]).exit_code == 0
     assert (tmp_path / "new" / "src" / "a.f90").read_text() == "a"
-
-
-# Building and checking arrays of graphs
-
-EDGE_ARRAYS = ("dst_offsets", "dst_edge_index", "reverse_edge", "src_offsets", "reverse_start", "reverse_stop")
-
-
-def edge_graph_arrays(graph, reverse=True):
-    """Return the arguments of check_edge_graph."""
-    names = ("src", "dst", *EDGE_ARRAYS)
-    arrays = [np.array(getattr(graph, n)) if n != "reverse_edge" or reverse else np.zeros(1, np.int64) for n in names]
-    return [graph.num_nodes, graph.num_edges, int(reverse), 1, *arrays]
-
-
-RNG = np.random.default_rng(0)
-CSC_GRAPH = trigraph.CSC.from_coo(RNG.integers(0, 7, 30), RNG.integers(0, 5, 30), 7, 5)
-ATOM_GRAPH = trigraph.EdgeGraph.from_positions(2.0 * RNG.random((6, 3)), 1.6, 2.0 * np.eye(3), True).graph
-PARALLEL = trigraph.EdgeGraph(ATOM_GRAPH.src, ATOM_GRAPH.dst, 6)
-SEGMENTS_GRAPH = trigraph.Segments(RNG.integers(0, 6, 20), 6)
-GRAPHS = {
-    "csc": (7, 5, 30, 30, *map(np.array, (CSC_GRAPH.offsets, CSC_GRAPH.indices, CSC_GRAPH.edge_ids))),
-    "edge_graph": edge_graph_arrays(ATOM_GRAPH),
-    "edge_graph, parallel": edge_graph_arrays(PARALLEL, False),
-    "segments": (20, 6, 1, *map(np.array, (SEGMENTS_GRAPH.index, SEGMENTS_GRAPH.offsets, SEGMENTS_GRAPH.order))),
-    "segments in order": (
-        20,
-        6,
-        0,
-        np.sort(SEGMENTS_GRAPH.index),
-        np.array(SEGMENTS_GRAPH.offsets),
-        np.zeros(1, np.int64),
-    ),
-}
-EMPTY_GRAPHS = {
-    "csc": (0, 0, 0, 0, np.zeros(1, np.int64), *[np.zeros(0, np.int64)] * 2),
-    "edge_graph": edge_graph_arrays(trigraph.EdgeGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)),
-    "segments": (0, 0, 1, np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64)),
-}
-
-
-def check_graph_status(library, kind, arguments, index="i64"):
-    """Check a graph and return the status; each array is followed by an invalid element, which must not be read."""
-    dtype = {"i32": np.int32, "i64": np.int64}[index]
-    arrays = [a if isinstance(a, int) else np.append(a, -99).astype(dtype) for a in arguments]
-    passed = [ctypes.c_int(a) if isinstance(a, int) else a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
-    return getattr(library, f"trigraph_check_{kind.split(',')[0].split(' ')[0]}_{index}")(*passed)
-
-
-def change_one_argument(arguments, at, change):
-    """Return the arguments with `change` applied to the one at position `at`."""
-    return [change(a.copy()) if k == at else a for k, a in enumerate(arguments)]
-
-
-def make_element_setter(place, value):
-    def change(array):
-        array[place] = value
-        return array
-
-    return change
-
-
-def read_graph_status_codes():
-    text = (PACKAGE / "include" / "trigraph.h").read_text()
-    return {name.lower(): int(value) for name, value in re.findall(r"TRIGRAPH_GRAPH_(\w+) = (\d+)", text)}
-
-
-@pytest.mark.parametrize("index", ["i32", "i64"])
-def test_graphs_are_checked(fortran_library, index):
-    status = read_graph_status_codes()
-    assert sorted(status.values()) == list(range(1, 10))
-    documented = (ROOT / "docs" / "fortran.md").read_text()
-    assert all(f"| {number} | `graph_{name}` |" in documented for name, number in status.items())
-    for kind, arguments in (*GRAPHS.items(), *EMPTY_GRAPHS.items()):
-        assert check_graph_status(fortran_library, kind, arguments, index) == 0, kind
-        for k in range(2):
-            assert (
-                check_graph_status(fortran_library, kind, [*arguments[:k], -1, *arguments[k + 1 :]], index)
-                == status["size"]
-            )
-    csc, edges, members = GRAPHS["csc"], GRAPHS["edge_graph"], GRAPHS["segments"]
-    for expected, kind, arguments in (
-        ("first", "csc", change_one_argument(csc, 4, lambda a: a + 1)),  # offsets that start at 1
-        ("range", "csc", change_one_argument(csc, 5, lambda a: a + 1)),
-        ("range", "csc", change_one_argument(csc, 6, lambda a: a + 1)),
-        (
-            "fall",
-            "csc",
-            change_one_argument(csc, 4, make_element_setter(2, 0) if csc[4][1] > 0 else make_element_setter(3, 0)),
-        ),
-        ("last", "csc", change_one_argument(csc, 4, make_element_setter(-1, 31))),
-        ("last", "csc", change_one_argument(csc, 4, make_element_setter(slice(1, None), 2**31 - 1))),
-        ("range", "csc", change_one_argument(csc, 5, make_element_setter(3, -1))),
-        ("range", "csc", change_one_argument(csc, 6, make_element_setter(0, 2**31 - 1))),
-        ("range", "edge_graph", change_one_argument(edges, 4, lambda a: a + 1)),
-        ("range", "edge_graph", change_one_argument(edges, 5, lambda a: a + 1)),
-        ("order", "edge_graph", change_one_argument(edges, 4, lambda a: a[::-1].copy())),
-        ("first", "edge_graph", change_one_argument(edges, 6, lambda a: a + 1)),
-        ("range", "edge_graph", change_one_argument(edges, 7, lambda a: a + 1)),
-        ("order", "edge_graph", change_one_argument(edges, 7, lambda a: a[::-1].copy())),
-        ("range", "edge_graph", change_one_argument(edges, 8, make_element_setter(0, -2))),
-        ("reverse", "edge_graph", change_one_argument(edges, 8, lambda a: a[::-1].copy())),
-        ("reverse", "edge_graph", change_one_argument(edges, 8, make_element_setter(0, -1))),
-        ("first", "edge_graph", change_one_argument(edges, 9, lambda a: a + 1)),
-        ("reverse", "edge_graph", change_one_argument(edges, 10, lambda a: a + 1)),
-        ("range", "segments", change_one_argument(members, 3, make_element_setter(0, 6))),
-        ("first", "segments", change_one_argument(members, 4, lambda a: a + 1)),
-        ("range", "segments", change_one_argument(members, 5, lambda a: a + 1)),
-        ("order", "segments", change_one_argument(members, 5, lambda a: a[::-1].copy())),
-        ("order", "segments in order", [*members[:2], 0, *members[3:]]),
-    ):
-        assert check_graph_status(fortran_library, kind, arguments, index) == status[expected], (expected, kind)
-
-
-def make_graph_arrays(library, name, index, numbers, given, lengths):
-    """Call a function that builds graph arrays; assert that it stays in bounds, and return its status and results."""
-    dtype = {"i32": np.int32, "i64": np.int64}[index]
-    arrays = [np.append(a, -99).astype(dtype) for a in given] + [np.full(n + 1, -7, dtype) for n in lengths]
-    status = getattr(library, f"trigraph_build_{name}_{index}")(
-        *map(ctypes.c_int, numbers), *map(array_pointer, arrays)
-    )
-    results = arrays[len(given) :]
-    assert all(a[-1] == -7 for a in results)
-    return status, [a[:-1] for a in results]
-
-
-@pytest.mark.parametrize("index", ["i32", "i64"])
-def test_graph_arrays_equal_python(fortran_library, index):
-    """Arrays agree with Python's for random graphs, some of them empty, and for a periodic graph."""
-    rng = np.random.default_rng(2)
-    for _ in range(60):
-        num_src, num_dst, num_edges = (int(n) for n in rng.integers(0, (7, 6, 30)))
-        num_edges *= num_src * num_dst > 0
-        src, dst = (rng.integers(0, max(n, 1), num_edges) for n in (num_src, num_dst))
-        graph, members = trigraph.CSC.from_coo(src, dst, num_src, num_dst), trigraph.Segments(dst, num_dst)
-        sizes = (num_src, num_dst, num_edges)
-        status, arrays = make_graph_arrays(
-            fortran_library, "csc", index, sizes, (src, dst), (num_dst + 1, num_edges, num_edges)
-        )
-        rows = np.sort(rng.integers(0, 40, num_edges))
-        shared = trigraph.CSC(graph.offsets, graph.indices, num_src, rows, 40)
-        given, lengths = (graph.offsets, graph.indices, rows), (num_edges, num_src + 1, num_edges, 41, num_edges)
-        of_orders, orders = make_graph_arrays(fortran_library, "csc_orders", index, (*sizes, 40), given, lengths)
-        of_members, parts = make_graph_arrays(
-            fortran_library, "segments", index, sizes[:0:-1], (dst,), (num_dst + 1, num_edges)
-        )
-        pairs = np.sort(rng.permutation(num_src**2)[:num_edges])
-        pairs = np.divmod(pairs, num_src) if num_src else (pairs, pairs)
-        edges, shifts = [trigraph.EdgeGraph(*pairs, num_src)], [np.zeros((0, 3))]
-        periodic = trigraph.EdgeGraph.from_positions(
-            rng.random((3, 3)) + np.arange(3)[:, None], 2.5, 3 * np.eye(3), True
-        )
-        for graph_of_edges, shift in ((edges[0], shifts[0]), (periodic.graph, periodic.shifts)):
-            n, e = graph_of_edges.num_nodes, graph_of_edges.num_edges
-            given = (graph_of_edges.src, graph_of_edges.dst, shift)
-            numbers = (n, e, int(shift.size > 0))
-            of_edges, found = make_graph_arrays(
-                fortran_library, "edge_graph", index, numbers, given, (n + 1, e, e, n + 1, e, e)
-            )
-            assert of_edges == 0
-            for name, array in zip(EDGE_ARRAYS, found, strict=True):
-                assert array.tolist() == getattr(graph_of_edges, name).tolist(), name
-        assert (status, of_orders, of_members) == (0, 0, 0)
-        expected = (graph.offsets, graph.indices, graph.edge_ids, *shared.prepare(), members.offsets, members.order)
-        for array, right in zip((*arrays, *orders, *parts), expected, strict=True):
-            assert array.tolist() == right.tolist()
-
-
-def test_invalid_edge_lists_are_refused(fortran_library):
-    status = read_graph_status_codes()
-    two = np.array([0, 1])
-    for expected, name, numbers, given in (
-        ("size", "csc", (2, 2, -1), (two, two)),
-        ("range", "csc", (1, 2, 2), (two, two)),
-        ("range", "csc", (2, 1, 2), (two, two)),
-        ("range", "csc", (2, 2, 2), (two - 1, two)),
-        ("size", "csc_orders", (2, -1, 2, 2), (two, two, two)),
-        ("last", "csc_orders", (2, 1, 2, 2), (two, two, two)),
-        ("range", "segments", (2, 1), (two,)),
-        ("size", "segments", (2, -1), (two,)),
-        ("order", "edge_graph", (2, 2, 0), (1 - two, two, two)),
-        ("range", "edge_graph", (2, 2, 0), (two, two + 1, two)),
-        ("size", "edge_graph", (2, 2, 2), (two, two, two)),
-        ("parallel", "edge_graph", (2, 3, 0), ([0, 1, 1], [1, 0, 0], two)),
-        ("parallel", "edge_graph", (2, 3, 1), ([0, 1, 1], [1, 0, 0], np.zeros(9))),
-        ("parallel", "edge_graph", (1, 1, 1), ([0], [0], np.zeros(3))),
-    ):
-        found, _ = make_graph_arrays(
-            fortran_library, name, "i64", numbers, given, [4] * {"csc": 3, "csc_orders": 5, "segments": 2}.get(name, 6)
-        )
-        assert found == status[expected], (expected, name, numbers)
-
-
-def accepts_graph_arrays(kind, changed_arguments, unchanged):
-    """Return whether `trigraph.CSC` accepts the arrays; other graph classes compute them, so return `unchanged`."""
-    if kind != "csc":
-        return unchanged
-    offsets, indices, edge_ids = changed_arguments[4:]
-    with contextlib.suppress(ValueError):
-        trigraph.CSC(offsets, indices, 7, edge_ids, 30)
-        return True
-    return False
-
-
-def test_changed_graph_elements_are_detected(fortran_library):
-    rng, seen = np.random.default_rng(1), set()
-    for kind, arguments in GRAPHS.items():
-        for at in (k for k, a in enumerate(arguments) if not isinstance(a, int) and a.size > 1):
-            for _ in range(200):
-                size = arguments[at].size
-                place, value = rng.integers(size), rng.integers(-2, arguments[at].max() + 3)
-                wrong = change_one_argument(arguments, at, make_element_setter(place, value))
-                status = check_graph_status(fortran_library, kind, wrong)
-                assert (status == 0) == accepts_graph_arrays(kind, wrong, value == arguments[at][place]), (
-                    kind,
-                    at,
-                    place,
-                    value,
-                )
-                seen.add(status)
-    assert seen == {0, 2, 3, 4, 5, 6, 7}
-
-
-GRAPH_PROGRAM = """program graphs
-    use trigraph_kinds, only: i32, i64
-    use trigraph_graphs
-    implicit none
-    integer(i64) :: offsets(4) = [0_i64, 2_i64, 2_i64, 3_i64], indices(3) = [2_i64, 0_i64, 1_i64]
-    integer(i64) :: rows(3) = [0_i64, 1_i64, 2_i64]
-    integer(i64) :: src(5) = [2_i64, 0_i64, 1_i64, 2_i64, 2_i64], dst(5) = [1_i64, 0_i64, 2_i64, 0_i64, 0_i64]
-    integer(i64) :: shifts(3, 5) = 0
-    integer(i64), allocatable :: permutation(:)
-    type(csc_i64) :: csc, wrong
-    type(edge_graph_i64) :: edges
-    type(segments_i64) :: members
-    integer :: status(8), made(9)
-    integer, parameter :: first = 0
-    logical :: kept
-    src = src + first
-    dst = dst + first
-    call check_csc(3, 3, 3, 3, offsets, indices, rows, status(1))
-    call check_csc(3, 3, 3, 3, int(offsets, i32), int(indices, i32), int(rows, i32), status(2))
-    call check_csc(3, 3, 3, 3, offsets + 1, indices, rows, status(3))
-    call check_csc(3, 3, 3, 3, offsets, indices + 1, rows, status(4))
-    call check_csc(3, 3, 3, 3, offsets([1, 2, 4, 3]), indices, rows, status(5))
-    call check_csc(0, 0, 0, 0, offsets(:1), indices(:0), rows(:0), status(6))
-    call check_segments(3, 3, 1, indices, [0_i64, 1_i64, 2_i64, 3_i64], [1_i64, 2_i64, 0_i64], status(7))
-    call check_segments(3, 3, 0, [0_i64, 0_i64, 2_i64], offsets, rows, status(8))  ! destinations of the positions
-    print '(8(1x, i0))', status
-    print '(3(1x, i0))', graph_first, graph_range, graph_last
-    shifts(:, 2) = 1  ! of a node to itself
-    shifts(:, 4) = [1_i64, 2_i64, 3_i64]
-    call make_csc(csc, 3, 3, src, dst, made(1), first + [4_i64, 3_i64, 2_i64, 1_i64, 0_i64], 6, first)
-    call make_csc(wrong, huge(1), 3, src, dst, made(2), first=first)
-    call make_csc(wrong, 3, 3, src, dst(:4), made(3), first=first)
-    call make_csc(wrong, 2, 3, src, dst, made(4), first=first)
-    call make_edge_graph(edges, 3, src, dst, made(5), shifts, first=first)
-    call make_edge_graph(edges, 3, first + [0_i64, 1_i64], first + [1_i64, 0_i64], made(6), first=first)
-    call make_edge_graph(edges, 3, first + [0_i64, 1_i64, 1_i64], first + [1_i64, 0_i64, 0_i64], made(7), first=first)
-    kept = allocated(wrong%offsets) .or. allocated(edges%dst_offsets)
-    call make_edge_graph(edges, 3, src, dst, made(8), shifts, permutation, first)
-    call make_segments(members, 2, dst, made(9), first)
-    print '(9(1x, i0), 1x, l1)', made, kept .or. allocated(members%offsets)
-    call make_segments(members, 3, dst, made(9), first)
-    print '(*(1x, i0))', csc%offsets
-    print '(*(1x, i0))', csc%indices
-    print '(*(1x, i0))', csc%edge_ids
-    print '(*(1x, i0))', csc%destinations
-    print '(*(1x, i0))', csc%src_offsets
-    print '(*(1x, i0))', csc%src_positions
-    print '(*(1x, i0))', csc%row_offsets
-    print '(*(1x, i0))', csc%row_positions
-    print '(*(1x, i0))', edges%src
-    print '(*(1x, i0))', edges%dst
-    print '(*(1x, i0))', edges%dst_offsets
-    print '(*(1x, i0))', edges%dst_edge_index
-    print '(*(1x, i0))', edges%reverse_edge
-    print '(*(1x, i0))', edges%src_offsets
-    print '(*(1x, i0))', edges%reverse_start
-    print '(*(1x, i0))', edges%reverse_stop
-    print '(*(1x, i0))', permutation
-    print '(*(1x, i0))', members%index
-    print '(*(1x, i0))', members%offsets
-    print '(*(1x, i0))', members%order
-end program graphs
-"""
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_graphs_are_made_and_checked_from_fortran(tmp_path, first):
-    program = GRAPH_PROGRAM.replace(":: first = 0", f":: first = {first}")
-    statuses, named, of_made, *lines = (line.split() for line in compile_fortran(tmp_path, program).splitlines())
-    of_first, of_range, _ = named
-    assert statuses == ["0", "0", of_first, of_range, "3", "0", "0", "0"]
-    assert of_made == ["0", "1", "1", "5", "6", "0", "8", "0", "5", "F"]
-    src, dst, shifts = np.array([2, 0, 1, 2, 2]), np.array([1, 0, 2, 0, 0]), np.array([[0, 1, 0, 0, 0]] * 3).T
-    shifts[3] = 1, 2, 3
-    graph = trigraph.CSC.from_coo(src, dst, 3, 3, np.array([4, 3, 2, 1, 0]), 6)
-    edges, permutation = trigraph.EdgeGraph.sorted(src, dst, 3, shifts)
-    members = trigraph.Segments(dst, 3)
-    expected = [graph.offsets, graph.indices, graph.edge_ids, *graph.prepare(), edges.src, edges.dst]
-    expected += [getattr(edges, n) for n in EDGE_ARRAYS] + [
-        permutation + first,
-        members.index,
-        members.offsets,
-        members.order,
-    ]
-    assert [list(map(int, line)) for line in lines] == [array.tolist() for array in expected]

@@ -61,21 +61,17 @@ def test_infinite_scores_follow_ieee(backend):
         src = np.array([[0, 1], [0, 2], [0, 4]], dtype)
         dst, weights = np.zeros((3, 2), dtype), np.array([1, 0, 1, 0, 1, 0], dtype)
         options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25, "edge_embedding": edges}
-        result = call_operator(
-            "mha_gat_n2n_fwd", backend, src, dst, weights, graph, return_softmax_scores=True, **options
-        )
+        inputs = src, dst, weights, graph
+        result = call_operator("mha_gat_n2n_fwd", backend, *inputs, return_softmax_scores=True, **options)
         with np.errstate(all="ignore"):
             logit = ACTIVATIONS[activation](edges[:, 0].astype(np.float64))
             alpha = np.concatenate([softmax(logit[:3]), softmax(logit[3:5]), softmax(logit[5:])])
         assert_close(result.softmax_scores, np.array([[logit], [alpha]]), dtype)
-        expected = [
-            part @ values for part, values in zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
-        ]
+        parts = zip(np.split(alpha, (3, 5)), ([1, 2, 4], [1, 2], [2, 4]), strict=True)
+        expected = [part @ values for part, values in parts]
         assert_close(result.output_embedding[:, 1], np.array(expected), dtype, 4)
-        grads = call_operator("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), src, dst, weights, graph, **options)
-        reached = np.array(
-            [np.isnan(alpha[[0, 3]]).any(), np.isnan(alpha[[1, 4, 5]]).any(), np.isnan(alpha[[2, 6]]).any()]
-        )
+        grads = call_operator("mha_gat_n2n_bwd", backend, np.ones((3, 2), dtype), *inputs, **options)
+        reached = np.array([np.isnan(alpha[p]).any() for p in ([0, 3], [1, 4, 5], [2, 6])])
         np.testing.assert_array_equal(np.isnan(grads.src_embedding[:, 1]), reached)
         assert np.isfinite(grads.dst_embedding[2]).all()
         masked = (edges[:, 0] <= 0) & (activation == "ReLU")  # relu sets the gradient to 0, even if it is NaN
@@ -213,9 +209,8 @@ def test_weights_that_sum_to_zero(backend):
     np.testing.assert_array_equal(np.isfinite(grads.edge_weight), [False] * 4 + [True] * 2)
     np.testing.assert_allclose(grads.embedding[2:], [[2 / 3] * 2, [1 / 3] * 2, [0, 0]], rtol=1e-15)
     np.testing.assert_allclose(grads.edge_weight[4:], [(3 - 5 + 6 - 4) / 1.5, (9 - 5 + 0 - 4) / 1.5], atol=1e-15)
-    second = call_operator(
-        "agg_weighted_n2n_bwd2", backend, embedding, weights, g, embedding, weights, graph, op="mean"
-    )
+    inputs = embedding, weights
+    second = call_operator("agg_weighted_n2n_bwd2", backend, *inputs, g, *inputs, graph, op="mean")
     assert np.isfinite(second.grad_output_embedding[2:]).all()
     assert np.isfinite(second.embedding[2:]).all()
     assert np.isfinite(second.edge_weight[4:]).all()
@@ -351,9 +346,8 @@ def test_parallel_edges_that_are_most_of_a_sum(backend):
         pair = (graph.src < 2) & (graph.dst < 2)
         inputs["embedding"][pair], inputs["sbf_rad"][pair] = dtype(2.0**20), inputs["sbf_rad"][0]
         call = {"graph": graph, "num_spherical": S, "num_radial": R}
-        right = trigraph.agg_edge_to_edge_fwd(
-            **{n: a.astype(np.float64) for n, a in inputs.items()}, **call, backend="pyref"
-        )
+        wide = {n: a.astype(np.float64) for n, a in inputs.items()}
+        right = trigraph.agg_edge_to_edge_fwd(**wide, **call, backend="pyref")
         out = trigraph.agg_edge_to_edge_fwd(**inputs, **call, backend=backend)
         sizes = np.abs(right[pair]).max()
         assert np.abs(out[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes

@@ -3,11 +3,11 @@
 import importlib
 import pkgutil
 import re
-import subprocess
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from programs import run_command
 from table_calls import OPS_WITH_BWD3, draw_operator_arguments, map_fields
 
 import trigraph.fortran
@@ -119,7 +119,6 @@ def test_no_function_of_fortrans_runtime_is_called():
     """Wheels do not contain libgfortran, which may need a newer C library than the one that wheels require."""
     files = [importlib.import_module(f"trigraph.fortran.{module}").__file__ for module in MODULES]
     for file in [*files, *LIBRARY.parent.glob("libtrigraph*.so")]:
-        command = ["nm", "--dynamic", "--undefined-only", file]
-        symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        symbols = run_command("nm", "--dynamic", "--undefined-only", file).stdout
         assert "_fast" in str(file) or "torch" in str(file) or "malloc" in symbols
         assert re.findall(r"_gfortran\w+", symbols) == [], file

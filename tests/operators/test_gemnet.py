@@ -9,7 +9,7 @@ from expect_error import expect_error
 torch = pytest.importorskip("torch")
 
 from compiled_programs import compiled_whole  # noqa: E402
-from gemnet_blocks import convert_to_tensors  # noqa: E402
+from tensors import convert_to_tensors  # noqa: E402
 
 from trigraph import Segments, basis_embedding_fwd, interaction_bilinear_fwd  # noqa: E402
 from trigraph.benchmarks.gemnet import number_members  # noqa: E402
@@ -61,10 +61,9 @@ def make_embedding_layer(weight, padded=True):
 
 
 def make_bilinear_layer(weight, emb_in=EMB_IN):
-    layer = nn.EfficientInteractionBilinear(emb_in, weight.shape[1] // emb_in, len(weight)).to(
-        convert_to_tensors(weight).dtype
-    )
-    layer.load_state_dict({"bilinear.linear.weight": convert_to_tensors(weight)}, strict=True)
+    layer = nn.EfficientInteractionBilinear(emb_in, weight.shape[1] // emb_in, len(weight))
+    weight = convert_to_tensors(weight)
+    layer.to(weight.dtype).load_state_dict({"bilinear.linear.weight": weight}, strict=True)
     return layer
 
 
@@ -98,10 +97,8 @@ def test_golden(padded, name):
         atoms = {"idx_rad_outer": outer, "idx_rad_inner": inner, "num_atoms": number}
         sums = {"idx_agg2_outer": outer, "idx_agg2_inner": inner, "agg2_out_size": number}
         if padded:
-            assert_close(
-                apply_embedding(padded, z["in_weight_radial_only"], z["in_rad_basis"], **atoms),
-                z["out_radial_only_padded"],
-            )
+            radial = apply_embedding(padded, z["in_weight_radial_only"], z["in_rad_basis"], **atoms)
+            assert_close(radial, z["out_radial_only_padded"])
     inputs = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
     basis = apply_embedding(padded, *inputs, **lists, **atoms)
     if padded:
@@ -217,9 +214,8 @@ def test_sums_with_and_without_padding(into_atoms):
     for padded, inner, number in ((True, case.inner, case.number), (False, None, None)):
         embed = make_embedding_layer(case.weight, padded)
         got = embed(rad, sph, **convert_to_tensors({**case.lists, **atoms}))
-        out = layer(
-            got, m, *convert_to_tensors((case.outer, inner, *((case.atom, number, ATOMS) if into_atoms else ())))
-        )
+        by_atom_lists = (case.atom, number, ATOMS) if into_atoms else ()
+        out = layer(got, m, *convert_to_tensors((case.outer, inner, *by_atom_lists)))
         assert_close(out, expected, 1e-13)
         gradients.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, layer.weight], g))
     for a, b in zip(*gradients, strict=True):

@@ -68,9 +68,7 @@ def test_unpack_bad_input():
             f"a whole hidden >= 1 for d = {D}, f_in = {F_IN}, f_out = {F_OUT}"
         )
         assert_raises(ValueError, text, unpack_gno_params, np.ones(size), D, F_IN, F_OUT)
-    assert_raises(
-        TypeError, "unpack_gno_params: d is a str; expected an int", unpack_gno_params, params, "2", F_IN, F_OUT
-    )
-    assert_raises(
-        ValueError, "unpack_gno_params: f_in is 0; expected at least 1", unpack_gno_params, params, D, 0, F_OUT
-    )
+    text = "unpack_gno_params: d is a str; expected an int"
+    assert_raises(TypeError, text, unpack_gno_params, params, "2", F_IN, F_OUT)
+    text = "unpack_gno_params: f_in is 0; expected at least 1"
+    assert_raises(ValueError, text, unpack_gno_params, params, D, 0, F_OUT)

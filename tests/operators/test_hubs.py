@@ -127,17 +127,11 @@ def repeat_rows(op, values, repetitions, make, small_sizes):
 def assert_equal_terms(settings_of_hub, definition, setting, size_divisors, mean):
     """Compare a definition's operators for large calls with multiples of the judge's results for a small call."""
     make, small_sizes, terms, _ = HUB_GRAPHS[definition.graph]
-    repetitions = {terms: settings_of_hub.terms} | {
-        name: settings_of_hub.terms // size_divisor for name, size_divisor in size_divisors.items()
-    }
+    repetitions = {name: settings_of_hub.terms // divisor for name, divisor in ({terms: 1} | size_divisors).items()}
     for op in (o for o in OPS if o.definition is definition and o.order in settings_of_hub.orders):
         values = draw_small_arguments(op, settings_of_hub.dtype, make(small_sizes), setting)
-        got, judged = (
-            compute_fields(
-                op, repeat_rows(op, values, repetitions, make, small_sizes), backend=settings_of_hub.backend
-            ),
-            compute_with_judge(op, values),
-        )
+        large = repeat_rows(op, values, repetitions, make, small_sizes)
+        got, judged = compute_fields(op, large, backend=settings_of_hub.backend), compute_with_judge(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
             rows = repetitions.get(field.dims[0], 1)
             is_averaged = mean and size_divisors == INTO_ONE and field.name != "node_degree"
@@ -179,10 +173,8 @@ def test_equal_edges_at_one_node(settings_of_hub, n_in, n_out):
     for op in (o for o in OPS if o.definition.graph == "edges" and o.order in settings_of_hub.orders):
         values = draw_small_arguments(op, settings_of_hub.dtype, make_star_graph(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
-        got, judged = (
-            compute_fields(op, values | rows | make_star_graph(n_in, n_out), backend=settings_of_hub.backend),
-            compute_with_judge(op, values),
-        )
+        large = values | rows | make_star_graph(n_in, n_out)
+        got, judged = compute_fields(op, large, backend=settings_of_hub.backend), compute_with_judge(op, values)
         for name, triples in judged.items():
             if name == "weights":
                 assert_multiple(got[name], triples, n_in * n_out, (op.name, name))

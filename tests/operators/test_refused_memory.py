@@ -11,16 +11,16 @@ import functools
 import json
 import os
 import resource
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from programs import run_command
 from table_calls import OPS_WITH_BWD3, compute_fields, draw_operator_arguments
 
 from trigraph import set_num_threads
@@ -55,7 +55,6 @@ SWEEPS = {
     "fortran-reference": SweepSettings("fortran-reference", 1000, 200),
     "gpu-host": SweepSettings("gpu-host", 400, 60, keeps_out=False),
 }
-TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # frees the stacks of threads that have ended
 
 
 class WrongBehaviour(Exception):
@@ -80,9 +79,8 @@ def limit_address_space(budget: int) -> Iterator[None]:
 def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
     """Call a function with `budget` bytes of address space left; return its result or its MemoryError."""
     taken: tuple[Any, ...] = ()
-    with limit_address_space(
-        0
-    ):  # use up free blocks of the C library (half a page or more), which could serve the call
+    # Use up free blocks of the C library (half a page or more), which could serve the call.
+    with limit_address_space(0):
         for size in (PAGE // 2 << k for k in range(8, -1, -1)):
             with suppress(MemoryError):
                 while True:
@@ -96,17 +94,8 @@ def call_with_limited_memory(budget: int, function: Callable[[], Any]) -> Any:
 
 def call_in_limited_thread(budget: int, function: Callable[[], Any]) -> Any:
     """Run `call_with_limited_memory` in a new thread, whose OpenMP threads must start under the limit."""
-    go, results = threading.Event(), []
-
-    def call_when_allowed() -> None:
-        go.wait()
-        results.append(call_with_limited_memory(budget, function))
-
-    thread = threading.Thread(target=call_when_allowed)
-    thread.start()
-    go.set()
-    thread.join()
-    return results[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call_with_limited_memory, budget, function).result()
 
 
 def list_settings(op: Any) -> list[dict[str, Any]]:
@@ -114,33 +103,6 @@ def list_settings(op: Any) -> list[dict[str, Any]]:
     if op.definition.settings:
         return list(op.definition.settings)
     return [{}] + [{a.name: choice} for a in op.attributes if a.choices for choice in a.choices]
-
-
-class CallArguments(NamedTuple):
-    """Arguments of a call, its number of threads, and whether `out=` is passed."""
-
-    name: str
-    values: dict[str, Any]
-    threads: int
-    with_out: bool
-
-
-def yield_call_arguments(op: Any, sweep: SweepSettings, dense: bool) -> Iterator[CallArguments]:
-    """Yield the arguments of calls of an operator, alternately with and without `out=`."""
-    entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
-    sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
-    kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
-    if sweep.limits_teams:
-        kinds = [(np.float64, np.int64, 3)]
-    chosen = list_settings(op)
-    pairs = [(s, k) for s in chosen for k in kinds]
-    if not dense:
-        pairs = list(zip((chosen * 2)[:2], kinds[:2], strict=False))
-    for number, (setting, (dtype, index, threads)) in enumerate(pairs):
-        name = f"{op.name} {setting} {dtype.__name__} {index.__name__} {threads} threads"
-        yield CallArguments(
-            name, draw_operator_arguments(op, dtype, index, setting=setting, **sizes), threads, number % 2 == 0
-        )
 
 
 def have_same_bits(got: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -153,9 +115,11 @@ def have_same_bits(got: dict[str, Any], expected: dict[str, Any]) -> bool:
 class LimitedCall:
     """A call that is repeated with different limits, and the numbers of refused and complete calls."""
 
-    def __init__(self, op: Any, sweep: SweepSettings, call_arguments: CallArguments, dense: bool) -> None:
+    def __init__(
+        self, op: Any, sweep: SweepSettings, name: str, values: dict[str, Any], with_out: bool, dense: bool
+    ) -> None:
         self.op, self.sweep, self.dense = op, sweep, dense
-        self.name, self.values, _, self.with_out = call_arguments
+        self.name, self.values, self.with_out = name, values, with_out
         self.refused = self.complete = 0
         results = compute_fields(op, self.values, backend=sweep.backend)
         self.expected = {n: None if v is None else v.copy() for n, v in results.items()}
@@ -213,16 +177,27 @@ class LimitedCall:
 
 
 def count_refused_calls(op: Any, sweep: SweepSettings, dense: bool) -> tuple[int, int]:
-    """Return the numbers of calls of an operator that were refused memory and that succeeded.
+    """Return the numbers of calls of an operator, alternately with and without `out=`, that were refused and succeeded.
 
     Raises
     ------
     WrongBehaviour, and any exception of a call
     """
+    entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
+    sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
+    kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
+    if sweep.limits_teams:
+        kinds = [(np.float64, np.int64, 3)]
+    chosen = list_settings(op)
+    pairs = [(s, k) for s in chosen for k in kinds]
+    if not dense:
+        pairs = list(zip((chosen * 2)[:2], kinds[:2], strict=False))
     refused = complete = 0
-    for call_arguments in yield_call_arguments(op, sweep, dense):
-        set_num_threads(call_arguments.threads)
-        limited_call = LimitedCall(op, sweep, call_arguments, dense)
+    for number, (setting, (dtype, index, threads)) in enumerate(pairs):
+        name = f"{op.name} {setting} {dtype.__name__} {index.__name__} {threads} threads"
+        values = draw_operator_arguments(op, dtype, index, setting=setting, **sizes)
+        set_num_threads(threads)
+        limited_call = LimitedCall(op, sweep, name, values, number % 2 == 0, dense)
         limited_call.bisect_needed_memory()
         refused, complete = refused + limited_call.refused, complete + limited_call.complete
     return refused, complete
@@ -245,20 +220,15 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-def start_child(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the child with settings that make glibc map each block separately and unmap it when it is freed."""
-    environment = os.environ | {
-        "MALLOC_MMAP_THRESHOLD_": str(PAGE),
-        "MALLOC_TRIM_THRESHOLD_": "0",
-        "MALLOC_TOP_PAD_": "0",
-        "MALLOC_ARENA_MAX": "1",
-        "GLIBC_TUNABLES": TEAM_STACK,
-        "OPENBLAS_NUM_THREADS": "1",  # with more threads, OpenBLAS exits if memory is refused
-        "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
-    }
-    command = [sys.executable, __file__, name, str(int(dense)), *operators]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
+# Settings that make glibc map each block separately and unmap it when it is freed.
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(PAGE),
+    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"), "0"),
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.pthread.stack_cache_size=0",  # frees the stacks of threads that have ended
+    "OPENBLAS_NUM_THREADS": "1",  # with more threads, OpenBLAS exits if memory is refused
+    "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
+}
 
 SWEEP_PARAMS = [pytest.param(name, False, marks=[pytest.mark.slow] * (name == "gpu-host")) for name in SWEEPS]
 SWEEP_PARAMS += [
@@ -273,7 +243,8 @@ def test_a_result_or_memory_error(name: str, dense: bool) -> None:
     own = [op for op in OPS_WITH_BWD3 if op.order < 3 or (backend == "fortran" and third_is_native(backend, op.name))]
     left, wrong, refused, complete = [op.name for op in own], {}, 0, 0
     while left:
-        done = start_child(name, dense, left)
+        command = [sys.executable, __file__, name, int(dense), *left]
+        done = run_command(*command, status=None, timeout=None, env=os.environ | ENVIRONMENT)
         for line in done.stdout.splitlines():
             operator = left.pop(0)
             failures, (r, c) = json.loads(line)

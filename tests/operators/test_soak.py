@@ -37,9 +37,8 @@ def make_soak_calls():
                 for op in list_all_operators(definition):
                     for backend, max_operations in BACKENDS.items():
                         if evaluate(op.operations, case.sizes) <= max_operations:
-                            found[op.name, variant.label, dtype, backend] = functools.partial(
-                                FUNCTIONS[op.name], **case.arguments(op), backend=backend
-                            )
+                            call = functools.partial(FUNCTIONS[op.name], **case.arguments(op), backend=backend)
+                            found[op.name, variant.label, dtype, backend] = call
     return found
 
 
@@ -59,11 +58,8 @@ def repeat_calls(seed, seconds, failures, main=False):
             interrupts = rng.random() < 0.5
             raised = signal.default_int_handler if interrupts else lambda *_, inner=inner: make_soak_calls()[inner]()
             signal.signal(signal.SIGALRM, raised)
-            out = {
-                n: np.full_like(a, 7)
-                for n, a in name_fields_of_result(NAMED[key[0]], make_soak_calls()[key]()).items()
-                if a is not None
-            }
+            fields = name_fields_of_result(NAMED[key[0]], make_soak_calls()[key]())
+            out = {n: np.full_like(a, 7) for n, a in fields.items() if a is not None}
             before = {n: a.tobytes() for n, a in out.items()}
             try:
                 signal.setitimer(signal.ITIMER_REAL, 10 ** rng.uniform(-5, -2))

@@ -15,12 +15,8 @@ torch = pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 pytest_plugins = ["pytester"]
-WEIGHTED_SUM_SETTINGS = {
-    "operator": "agg_weighted_n2n",
-    "framework": "torch",
-    "where": ["op=sum", "edge_weight=given"],
-    "dtypes": ["float64"],
-}
+TORCH_SETTINGS = {"framework": "torch", "dtypes": ["float64"]}
+WEIGHTED_SUM_SETTINGS = {**TORCH_SETTINGS, "operator": "agg_weighted_n2n", "where": ["op=sum", "edge_weight=given"]}
 
 
 @pytest.fixture
@@ -35,9 +31,8 @@ def test_correct_forward_passes_in_all_orders(torch_forwards_module):
     result = trigraph.verify(torch_forwards_module.weighted_sum, **WEIGHTED_SUM_SETTINGS)
     assert result.passed
     assert {c.operator for c in result.checks} == {f"agg_weighted_n2n_{order}" for order in ("fwd", "bwd", "bwd2")}
-    assert {"accuracy", "differences", "adjoint", "symmetry", "repeat", "nan", "permutation"} <= {
-        c.kind for c in result.checks
-    }
+    kinds = {c.kind for c in result.checks}
+    assert {"accuracy", "differences", "adjoint", "symmetry", "repeat", "nan", "permutation"} <= kinds
 
 
 def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
@@ -52,12 +47,7 @@ def test_a_forward_that_autograd_does_not_follow(torch_forwards_module):
 def test_skipped_kinds_show_their_reason(torch_forwards_module):
     """Skipped kinds of checks are listed in the output with the reason."""
     where = ["activation=LeakyReLU", "concat_heads=True", "edge_embedding=None"]
-    arguments = {
-        "function": torch_forwards_module.gatconv,
-        **WEIGHTED_SUM_SETTINGS,
-        "operator": "mha_gat_n2n",
-        "where": where,
-    }
+    arguments = {"function": torch_forwards_module.gatconv, "operator": "mha_gat_n2n", "where": where, **TORCH_SETTINGS}
     others = ("accuracy", "differences", "adjoint", "symmetry", "repeat", "permutation")
     left_out = dict.fromkeys(others, "in the other run")
     assert {c.kind for c in trigraph.verify(**arguments, raises=False, skip=left_out).failures} == {"nan"}
@@ -74,19 +64,17 @@ def test_functions_of_numpy():
         trigraph.verify(my_gno.forgets_the_mask, "gno_kernel_bwd", dtypes=["float64"])
 
 
+def embed_radial_basis(rad_basis, weight):
+    return rad_basis @ weight.T
+
+
 def test_jax():
     jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'trigraph[jax]'")
     with jax.enable_x64(True):
-        result = trigraph.verify(
-            lambda rad_basis, weight: rad_basis @ weight.T, "basis_embedding_radial", framework="jax"
-        )
-    assert result.passed
+        assert trigraph.verify(embed_radial_basis, "basis_embedding_radial", framework="jax").passed
 
 
 def test_bad_arguments():
-    def embed_radial_basis(rad_basis, weight):
-        return rad_basis @ weight.T
-
     with expect_error("TypeError: verify: function is a str; expected a callable"):
         trigraph.verify("f")
     with expect_error("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
@@ -155,12 +143,7 @@ def test_fixtures(pytester):
     assert "trigraph/testing" not in text
     assert "slopecheck/" not in text
     pages = sorted(p.name for p in (pytester.path / "pages").iterdir())
-    assert pages == [
-        f"test_{n}.{kind}"
-        for n in (
-            *(f"fixtures.py-test_{name}" for name in ("right-2", "right", "wrong_derivative", "wrong_operator")),
-            *(f"page.py-test_my_{name}" for name in ("activation", "potential")),
-        )
-        for kind in ("html", "json")
-    ]
+    names = [f"fixtures.py-test_{name}" for name in ("right-2", "right", "wrong_derivative", "wrong_operator")]
+    names += [f"page.py-test_my_{name}" for name in ("activation", "potential")]
+    assert pages == [f"test_{name}.{kind}" for name in names for kind in ("html", "json")]
     assert np.char.find((pytester.path / "pages" / pages[-6]).read_text(), "<pre>") > 0

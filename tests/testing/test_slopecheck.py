@@ -11,6 +11,7 @@ from slopecheck.kinds import CALCULATOR_CHECKS
 torch = pytest.importorskip("torch")
 
 from ase.build import bulk, molecule  # noqa: E402
+from small_potentials import make_potential  # noqa: E402
 
 import trigraph.ase  # noqa: E402
 import trigraph.torch  # noqa: E402
@@ -55,30 +56,21 @@ def test_derivatives(seeds):
     """Operators and energies pass up to third order; forces, which are first derivatives, up to second order."""
     for seed in range(seeds):
         check_derivatives(attention, (draw_normal(seed, 3, 4), draw_normal(seed + 1, 8)), order=3, seed=seed)
-        for function, order in (
-            ((compute_energy, 2 if seed else 3), (compute_forces, 2)) if seeds > 1 else ()
-        ):  # these functions are slow
+        slow = ((compute_energy, 2 if seed else 3), (compute_forces, 2)) if seeds > 1 else ()
+        for function, order in slow:
             check_derivatives(function, draw_positions(seed), framework="torch", order=order, seed=seed)
 
 
 def make_calculator():
-    torch.manual_seed(1)
-    model = DimeNetPlusPlus(
-        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
-    )
-    return trigraph.ase.Calculator(model.double())
+    return trigraph.ase.Calculator(make_potential())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
 def test_calculator(structure):
     result = check_calculator(make_calculator, [structure])
-    assert {c.kind for c in result.checks} >= set(CALCULATOR_CHECKS) - {
-        "stress",
-        "net torque",
-        "wrapping",
-        "repetition",
-    }
+    optional = {"stress", "net torque", "wrapping", "repetition"}
+    assert {c.kind for c in result.checks} >= set(CALCULATOR_CHECKS) - optional
 
 
 def test_calculator_in_short():

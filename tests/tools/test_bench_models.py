@@ -76,9 +76,8 @@ def test_programs_are_consistent():
         assert not first.peer
         assert {*program.small} <= {*program.sizes}
         pickle.dumps(program)
-        alone, beside = (
-            run.Options(1, 1, "float32", "full", peers).select_contenders(program) for peers in (False, True)
-        )
+        several = (run.Options(1, 1, "float32", "full", peers) for peers in (False, True))
+        alone, beside = (options.select_contenders(program) for options in several)
         assert beside == [*program.contenders]
         assert "pyg" not in alone
 

@@ -53,9 +53,8 @@ def module(monkeypatch):
 def rehearse(folder, record, *options, status=0):
     """Rehearse the tests of a folder in two processes; return the record."""
     command = [sys.executable, "-m", "pytest", folder, "--rehearse", "-p", "no:cacheprovider", "-n", "2"]
-    done = run_command(
-        *command, "--maxschedchunk", "1", "--record", record, *options, status=status, cwd=FOLDER.parents[1]
-    )
+    command += ["--maxschedchunk", "1", "--record", record, *options]
+    done = run_command(*command, status=status, cwd=FOLDER.parents[1])
     record_content = json.loads(record.read_text())
     assert f"{record_content['verdict']}: {record}" in done.stdout
     assert record_content["rehearsal"]
@@ -130,16 +129,13 @@ def test_errors_are_found(module, monkeypatch):
     assert not checks.is_accurate(op.fields[0], right * np.float32(1.001), right, exact, most)
     assert not checks.is_accurate(op.fields[0], np.where(right < 1.5, right, np.nan), right, exact, most)
     usage = {"registers": 32, "local_bytes": 8}
-    (line,) = module("test_device_environment").find_spills(
-        dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
-    )
+    usages = dict.fromkeys(("dimenet_radial<float>", "sum_rows<float>"), usage)
+    (line,) = module("test_device_environment").find_spills(usages)
     assert line == f"sum_rows<float>: {usage}"
     find_errors = module("test_device_sanitizers").count_tool_errors
     assert find_errors("========= ERROR SUMMARY: 0 errors") == []
     assert find_errors("========= Race at sums.cuh:42\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error)")
     assert find_errors("========= COMPUTE-SANITIZER\nSegmentation fault") is None
     unequal = module("device_calls").list_unequal_fields
-    assert unequal(target, {"x": None, "y": np.nextafter(right, 9), "z": right}, dict.fromkeys("xyz", right)) == [
-        "x",
-        "y",
-    ]
+    got = {"x": None, "y": np.nextafter(right, 9), "z": right}
+    assert unequal(target, got, dict.fromkeys("xyz", right)) == ["x", "y"]

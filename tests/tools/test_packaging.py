@@ -89,10 +89,8 @@ def test_versions_agree_in_all_files():
     text = (ROOT / "pyproject.toml").read_text()
     pythons = find_python_versions(r"Python :: 3\.(\d+)", text)
     assert find_python_versions(r"cp3(\d+)-", text) == pythons
-    assert (
-        find_python_versions(r'"3\.(\d+)"', re.search(r"^PYTHONS = .*$", texts["noxfile.py"], re.MULTILINE)[0])
-        == pythons
-    )
+    in_noxfile = re.search(r"^PYTHONS = .*$", texts["noxfile.py"], re.MULTILINE)[0]
+    assert find_python_versions(r'"3\.(\d+)"', in_noxfile) == pythons
     assert find_python_versions(r'python: "3\.(\d+)"', (ROOT / ".github/workflows/tests.yml").read_text()) == pythons
     for page in ("README.md", "docs/getting-started.md"):
         assert f"Python {pythons[0]} to {pythons[-1]}" in (ROOT / page).read_text()
@@ -152,10 +150,8 @@ def test_an_archive_is_refused(tmp_path):
     archive = shutil.make_archive(tmp_path / "packages", "zip", package.parent, package.name)
     code = f"import sys; sys.path.insert(0, {archive!r}); import trigraph"
     done = programs.run_command(sys.executable, "-c", code, status=1, cwd=tmp_path)
-    expected = (
-        "ImportError: trigraph cannot run from an archive, since the system loads its compiled backends from files"
-    )
-    assert done.stderr.splitlines()[-1] == f"{expected}: unpack {archive}, or install with pip"
+    expected = "trigraph cannot run from an archive, since the system loads its compiled backends from files"
+    assert done.stderr.splitlines()[-1] == f"ImportError: {expected}: unpack {archive}, or install with pip"
 
 
 @pytest.mark.slow
@@ -165,9 +161,8 @@ def test_the_wheel_has_every_level(checkout, tmp_path):
     wheel, checks = (next((checkout / "dist").glob(f"{name}-*.whl")) for name in ("trigraph", "slopecheck"))
     with zipfile.ZipFile(wheel) as archive:
         bundled = {name.partition(".libs/")[2].partition("-")[0] for name in archive.namelist() if ".libs/lib" in name}
-        (licence_text,) = (
-            archive.read(name).decode() for name in archive.namelist() if name.endswith("/LICENSES/README.md")
-        )
+        (licence,) = (name for name in archive.namelist() if name.endswith("/LICENSES/README.md"))
+        licence_text = archive.read(licence).decode()
     assert bundled == set(re.findall(r"^\| (lib\w+), ", licence_text, re.MULTILINE))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"

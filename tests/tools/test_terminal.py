@@ -134,18 +134,8 @@ def test_an_interrupted_run_shows_what_it_knows(invented_checks, monkeypatch):
 
 def test_signals_that_a_shell_ignores_fail_no_test():
     """The tests of signals also pass if SIGHUP and SIGINT are ignored, as under `nohup make test &`."""
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        __file__,
-        "-k",
-        "is_one_line or an_interrupted",
-    ]
-    programs.run_command("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *words)
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "is_one_line or an_interrupted"]
+    programs.run_command("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, *words)
 
 
 def test_a_signal_that_is_ignored_stays_ignored(invented_checks, monkeypatch):

@@ -10,6 +10,7 @@ from expect_error import expect_error
 torch = pytest.importorskip("torch")
 
 import gemnet_blocks as blocks  # noqa: E402
+from tensors import convert_to_tensors  # noqa: E402
 
 from trigraph.benchmarks.gemnet import FAIRCHEM, MATTERGEN, PACKAGES  # noqa: E402
 from trigraph.benchmarks.originals import load_modules  # noqa: E402
@@ -124,7 +125,7 @@ def test_no_edges_and_no_triplets(name, num_atoms, pairs, padded):
     expected |= {n: expected[n][own[n]] for n in ("h", "m")}
 
     x = {n: value.detach()[own[n]].requires_grad_() for n, value in x.items()}
-    lists, seeds = blocks.convert_to_tensors(alone.index_lists()), {n: g[own[n]] for n, g in seeds.items()}
+    lists, seeds = convert_to_tensors(alone.index_lists()), {n: g[own[n]] for n, g in seeds.items()}
     convert(model)
     if not padded:
         use_lists(model)
@@ -208,7 +209,7 @@ def load_older_layer(folder):
 def test_the_layer_of_gemnet_dt():
     layer, triplets = load_older_layer("gemnet"), MOLECULE.index_lists()["e2e"]
     edges = MOLECULE.directed_edges("main").shape[1]
-    index = blocks.convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
+    index = convert_to_tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
     generator = torch.Generator().manual_seed(0)
     sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
     x = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]

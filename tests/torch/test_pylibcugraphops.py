@@ -5,7 +5,6 @@ import importlib.util
 import inspect
 import sys
 import textwrap
-from functools import partial
 
 import numpy as np
 import pytest
@@ -48,9 +47,8 @@ def compute_gradients(value, tensors):
 
 def assert_same(theirs, ours, own_inputs, inputs):
     """Compare outputs and gradients in float64 (sums of at most 20 terms in different orders)."""
-    for a, b in zip(
-        (theirs, *compute_gradients(theirs, own_inputs)), (ours, *compute_gradients(ours, inputs)), strict=True
-    ):
+    expected, got = ((out, *compute_gradients(out, wanted)) for out, wanted in ((theirs, own_inputs), (ours, inputs)))
+    for a, b in zip(expected, got, strict=True):
         assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
 
 
@@ -192,38 +190,33 @@ def test_operators_are_twice_differentiable():
     assert torch.autograd.gradgradcheck(function, (x.detach().requires_grad_(), comp))
 
 
-def list_wrong_arguments():
-    """Yield calls with an invalid argument, and the expected errors."""
+def list_wrong_calls():
+    """Return functions with invalid arguments, and the expected errors."""
     ends, types, x = (torch.tensor(OFFSETS), torch.tensor(INDICES)), torch.tensor(INDICES), torch.randn(4, 6)
     csc, typed = classes.CSC(*ends, 4), classes.HeteroCSC(*ends, types, 4, 4)
     binding, _, inputs, index = make_mlperf_case()
     reversed_offsets = [*index[:2], index[2].flip(0), index[3]]
-    yield partial(classes.CSC, *ends, 2), "ValueError: CSC: indices[1] is 3; expected"
-    yield partial(classes.HeteroCSC, *ends, types, 4, 2), "ValueError: HeteroCSC: edge_types[1] is 3; expected 0"
-    yield partial(classes.HeteroCSC, *ends, types[:2], 4, 4), "ValueError: HeteroCSC: edge_types has shape (2,)"
-    yield (
-        partial(operators.mha_gat_n2n, x[:2], torch.randn(12), csc, 2),
-        "ValueError: mha_gat_n2n: feat has shape (2, 6)",
-    )
-    yield partial(operators.agg_concat_n2n, None, csc), "TypeError: agg_concat_n2n: feat is a NoneType; expected"
-    yield partial(operators.agg_hg_basis_n2n_post, x, None, csc), "TypeError: ...: graph is a CSC; expected a HeteroCSC"
-    yield partial(operators.agg_hg_basis_n2n_post, x, x[:3], typed), "ValueError: ...: weights_comb has shape (3, 6)"
-    yield (
-        partial(binding.radial_basis, x[0], x[0]),
-        "ValueError: radial_basis: dist has shape (6,); expected (num_edges",
-    )
-    yield (
-        partial(binding.ib_agg_edge, *inputs, x, *index[1:], 0),
-        "ValueError: ib_agg_edge: edge_index has shape (4, 6)",
-    )
-    yield (
-        partial(binding.ib_agg_edge, *inputs, *reversed_offsets, 0),
-        "ValueError: ib_agg_edge: dst_offsets does not match edge_index",
-    )
-    yield partial(binding.ib_agg_edge, *inputs, *index[:3], [0], 0), "TypeError: ib_agg_edge: dst_edge_index is a list"
+    wrong_ends, a_list = [x, *index[1:], 0], [*index[:3], [0], 0]
+    return [
+        (classes.CSC, [*ends, 2], "ValueError: CSC: indices[1] is 3; expected"),
+        (classes.HeteroCSC, [*ends, types, 4, 2], "ValueError: HeteroCSC: edge_types[1] is 3; expected 0"),
+        (classes.HeteroCSC, [*ends, types[:2], 4, 4], "ValueError: HeteroCSC: edge_types has shape (2,)"),
+        (operators.mha_gat_n2n, [x[:2], torch.randn(12), csc, 2], "ValueError: mha_gat_n2n: feat has shape (2, 6)"),
+        (operators.agg_concat_n2n, [None, csc], "TypeError: agg_concat_n2n: feat is a NoneType; expected"),
+        (operators.agg_hg_basis_n2n_post, [x, None, csc], "TypeError: ...: graph is a CSC; expected a HeteroCSC"),
+        (operators.agg_hg_basis_n2n_post, [x, x[:3], typed], "ValueError: ...: weights_comb has shape (3, 6)"),
+        (binding.radial_basis, [x[0], x[0]], "ValueError: radial_basis: dist has shape (6,); expected (num_edges"),
+        (binding.ib_agg_edge, [*inputs, *wrong_ends], "ValueError: ib_agg_edge: edge_index has shape (4, 6)"),
+        (
+            binding.ib_agg_edge,
+            [*inputs, *reversed_offsets, 0],
+            "ValueError: ib_agg_edge: dst_offsets does not match edge_index",
+        ),
+        (binding.ib_agg_edge, [*inputs, *a_list], "TypeError: ib_agg_edge: dst_edge_index is a list"),
+    ]
 
 
 def test_calls_that_are_refused():
-    for function, text in list_wrong_arguments():
+    for function, arguments, text in list_wrong_calls():
         with expect_error(text):
-            function()
+            function(*arguments)

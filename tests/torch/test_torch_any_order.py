@@ -90,11 +90,7 @@ def test_plain_forms_ignore_rows_that_no_edge_reads():
             expected = name_fields_of_result(op, FUNCTIONS[op.name](**values | {argument: array}))
             if not any(np.isnan(expected[a.name]).any() for a in spec.outputs):
                 unread.add(spec.name)
-                tensors = {
-                    a.name: torch.tensor(x)
-                    for a in spec.inputs
-                    if (x := (inputs | {argument: array}).get(a.name)) is not None
-                }
+                tensors = {n: torch.tensor(x) for n, x in (inputs | {argument: array}).items()}
                 plain = PLAIN[spec.name](dict.fromkeys(a.name for a in spec.inputs) | tensors, values)
                 assert all(t.isfinite().all() for t in plain), (spec.name, argument, row)
     assert unread == {"gno_aggregate", "gno_message", "mha_gat_n2n", "agg_weighted_n2n"}

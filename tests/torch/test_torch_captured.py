@@ -14,7 +14,7 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.md.verlet import VelocityVerlet
 from expect_error import expect_error
-from two_ranks import save_steps, take_steps
+from two_ranks import run_two_ranks, take_averaged_steps, take_steps
 
 import trigraph.ase
 from trigraph.graphs.edge_graph import build_with_reverse
@@ -90,11 +90,9 @@ def assert_padded_graphs_match(neighbors):
         keywords = {"edge_weight": None, "backend": "gpu-host"}
         sums = [trigraph.agg_weighted_n2n_fwd(x, graph=g, **keywords).output_embedding for g in (got, one)]
         assert sums[0].tobytes() == sums[1].tobytes()  # long rows are handled although their number is unknown
-        back = [
-            trigraph.agg_weighted_n2n_bwd(s, x, graph=g, wrt=["embedding"], **keywords)
-            for s, g in zip(sums, (got, one), strict=True)
-        ]
-        assert back[0].embedding.tobytes() == back[1].embedding.tobytes()
+        keywords["wrt"] = ["embedding"]
+        back = [trigraph.agg_weighted_n2n_bwd(sums[0], x, graph=g, **keywords).embedding for g in (got, one)]
+        assert back[0].tobytes() == back[1].tobytes()
 
 
 def test_padded_graphs():
@@ -266,22 +264,17 @@ def test_training(graphs, form):
 
 def test_ranks_average_gradients(tmp_path):
     """Training on two ranks with half of each batch and averaged gradients agrees with one process."""
-    model, names = (
-        make_potential(),
-        (("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O")),
-    )
+    model = make_potential()
+    names = ("H2O", "CH4", "NH3", "N2"), ("C6H6", "H2O", "H2", "CH4"), ("NH3", "N2", "CH4", "H2O")
     halves = [[make_molecules(*n[2 * rank : 2 * rank + 2]) for n in names] for rank in range(2)]
     whole = [
         (torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]]), torch.cat([a[2], b[2] + 2]))
         for a, b in zip(*halves, strict=True)
     ]
-    ranks = [(rank, str(tmp_path), copy.deepcopy(model), half) for rank, half in enumerate(halves)]
-    other = torch.multiprocessing.spawn(save_steps, ranks[1], join=False)
-    save_steps(0, *ranks[0])
-    assert other.join(60)
+    ranks = run_two_ranks(tmp_path, take_averaged_steps, [(copy.deepcopy(model), half) for half in halves])
     expected = take_steps(model, whole, lambda gradient: None)
-    for rank in range(2):
-        for got, right in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
+    for weights in ranks:
+        for got, right in zip(weights, expected, strict=True):
             assert_close(got, right)
     assert not torch.equal(expected[1], list(make_potential().parameters())[1])
 
@@ -312,32 +305,27 @@ def test_what_cannot_be_captured(monkeypatch):
     model = Springs()
     captured = compile_potential(model, capture=True)
     for _ in range(3):
-        assert_close(
-            captured.energy_forces_stress(z, pos, batch).forces, model.energy_forces_stress(z, pos, batch).forces
-        )
+        assert_close(*(one.energy_forces_stress(z, pos, batch).forces for one in (captured, model)))
     assert graphs[0].replays == 2
     for wrong in ("item", "sizes"):
         model.wrong = wrong  # the change is noticed: the call is captured again
         captured.energy_forces_stress(z, pos, batch)
         with expect_error("RuntimeError: compile_potential: Springs: cannot be captured in a CUDA graph; expected ..."):
             captured.energy_forces_stress(z, pos, batch)
-    model.wrong, changes = (
-        "mean",
-        "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms",
-    )
-    with expect_error(f"{changes}; expected ..."):
+    model.wrong = "mean"
+    changes = "RuntimeError: compile_potential: result 0 of Springs changes by ... with ghost atoms; expected ..."
+    with expect_error(changes):
         captured.energy_forces_stress(z, pos, batch)
     model.wrong = ""
     mean, total, energies = (
         captured.training_step(lambda structures, labels, f=f: f(structures.energy_forces_stress()))
         for f in (lambda e: e.forces.square().mean(), lambda e: e.forces.square().sum(), lambda e: e.energy)
     )
-    with expect_error(f"{changes}; expected ..."):
+    with expect_error(changes):
         mean(z, pos, batch)
     assert float(total(z, pos, batch)) > 0
-    with expect_error(
-        "TypeError: compile_potential: the loss is tensor...; expected a tensor of shape () that depends on ..."
-    ):
+    error = "TypeError: compile_potential: the loss is tensor...; expected a tensor of shape () that depends on ..."
+    with expect_error(error):
         energies(z, pos, batch)
     error = "RuntimeError: compile_potential: ...needs a GradScaler..."
     with torch.autocast("cpu", torch.float16), expect_error(error):
@@ -395,11 +383,8 @@ def test_arguments():
     check_optimizer(sgd, True)
     large, small = Capacity(1000, 10_000), Capacity(100, 4000)
     assert choose_capacity(Capacity(600, 5001), [], [large]) == choose_capacity(small, [large], []) == large
-    assert (
-        choose_capacity(small, [], [large])
-        == choose_capacity(small, [], [small._replace(edges=9999)])
-        == Capacity(128, 5056)
-    )
+    for existing in (large, small._replace(edges=9999)):
+        assert choose_capacity(small, [], [existing]) == Capacity(128, 5056)
     assert captured.energy_forces_stress(given[0][:0], given[1][:0]).forces.shape == (0, 3)
 
 

@@ -11,8 +11,9 @@ import torch
 import torch_stand_in
 from expect_error import expect_error
 from table_calls import FUNCTIONS, draw_operator_arguments, list_graphs
+from tensors import convert_to_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_stand_in import Stream, convert_to_tensors
+from torch_stand_in import Stream
 
 import trigraph.torch
 from trigraph.arrays import import_cupy
@@ -277,10 +278,9 @@ def test_tensors_on_a_device_without_cupy(device, monkeypatch):
     x, edge_index = torch.randn(9, 3), torch.randint(0, 9, (2, 40))
     layer, graph = nn.WeightedConv(3, 4), trigraph.CSC.from_edge_index(edge_index, 9)
     monkeypatch.setitem(sys.modules, "cupy", None)
+    text = "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."
     for edges_or_graph in (edge_index, graph):
-        with expect_error(
-            "ImportError: CuPy is not installed: pip install 'trigraph[cuda12]' 'cupy-cuda12x[ctk]', or ..."
-        ):
+        with expect_error(text):
             layer(x, edges_or_graph)
 
 

@@ -1,6 +1,5 @@
-"""Tests of DimeNet++ in trigraph.torch.nn: initial parameters, derivatives, cells, batches, invalid input, training."""
+"""Tests of DimeNet++ in trigraph.torch.nn: initial parameters, derivatives, cells, batches, invalid input."""
 
-import copy
 import functools
 import itertools
 
@@ -12,8 +11,6 @@ from compiled_programs import compiled_whole
 from expect_error import expect_error
 from pyg_dimenet import SIZES
 from torch.autograd import forward_ad
-from torch.utils.checkpoint import checkpoint
-from two_ranks import compute_gradients, save_gradients
 
 import trigraph
 from trigraph.fortran.silu import fill_silu_derivatives
@@ -22,12 +19,8 @@ from trigraph.torch.layers import activations
 from trigraph.torch.layers.activations import SiLU
 from trigraph.torch.nn import DimeNetPlusPlus, ForceField, InteractionBlock, RadialBasis
 
-SMALL = {
-    "num_blocks": 1,
-    "num_before_skip": 0,
-    "num_after_skip": 1,
-    "num_output_layers": 1,
-}  # few layers, for fast compilation
+# Few layers, for fast compilation.
+SMALL = {"num_blocks": 1, "num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1}
 
 
 def make_model(dtype=torch.float64, **sizes):
@@ -254,6 +247,12 @@ def test_inference_mode(create_graph):
             results.forces.square().sum().backward()
 
 
+def yield_third_derivatives(*functions):
+    """Yield the third derivative of the sum of each function, for each order of forward and reverse mode."""
+    for order in itertools.product([torch.func.jacfwd, torch.func.jacrev], repeat=3):
+        yield (functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in functions)
+
+
 def test_silu():
     x = torch.linspace(-30, 30, 41, dtype=torch.float64, requires_grad=True)
     act = SiLU()
@@ -265,11 +264,7 @@ def test_silu():
         torch.func.vmap(torch.func.grad(torch.func.grad(torch.func.grad(f))))(x) for f in (act, torch.nn.SiLU())
     )
     assert (got - expected).abs().max() <= 1e-14
-    steps = [torch.func.jacfwd, torch.func.jacrev]
-    for order in itertools.product(steps, repeat=3):
-        got, expected = (
-            functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).sum()) for f in (act, torch.nn.SiLU())
-        )
+    for got, expected in yield_third_derivatives(act, torch.nn.SiLU()):
         assert (got(near.detach()) - expected(near.detach())).abs().max() <= 1e-14
     with forward_ad.dual_level():  # only the cotangent has a tangent; nothing is recorded
         (expected,) = torch.autograd.grad(act(near), near, 1 / near.detach().cosh())
@@ -392,14 +387,8 @@ def test_products_with_the_hessian():
         (lambda m, z, pos: m.hessian(z, pos, block_size=0), "ValueError: ...block_size is 0; expected at least 1"),
         (lambda m, z, pos: m.hessian(z, pos, atoms=[6]), "IndexError: ...hessian: atoms has 6; expected atoms of 6"),
         (lambda m, z, pos: m.hessian_vector_product(z, pos, pos.float()), "TypeError: ...vector is torch.float32 on"),
-        (
-            lambda m, z, pos: m.hessian_vector_product(z, pos, pos[:2]),
-            "ValueError: ...vector has shape (2, 3); expected",
-        ),
-        (
-            lambda m, z, pos: m.hessian_vector_product(z, pos, [1.0]),
-            "TypeError: ...vector is a list; expected a torch.",
-        ),
+        (lambda m, z, x: m.hessian_vector_product(z, x, x[:2]), "ValueError: ...vector has shape (2, 3); expected"),
+        (lambda m, z, x: m.hessian_vector_product(z, x, [1.0]), "TypeError: ...vector is a list; expected a torch."),
         (lambda m, z, pos: ForceField(torch.nn.Linear(2, 2)), "TypeError: ForceField: model is a Linear; expected a"),
     ],
 )
@@ -458,13 +447,13 @@ def test_features_of_sources():
     assert torch.autograd.gradgradcheck(neighbors.of_sources, (x,))
     assert torch.equal(torch.compile(neighbors.of_sources, backend="aot_eager", fullgraph=True)(x), x[neighbors.src])
     assert make_model().neighbors(pos[:1]).of_sources(x[:1]).shape == (0, 5)
-    with expect_error(
-        "ValueError: Neighbors.of_sources: values has shape (3, 5); expected (num_atoms, width) with 4 rows"
+    for name, values, text in (
+        ("of_sources", x[:3], "(3, 5); expected (num_atoms, width) with 4 rows"),
+        ("into_atoms", x[:, 0], "(4,); expected (num_edges, width)"),
+        ("into_structures", x[:, 0], "(4,); expected (num_atoms, width)"),
     ):
-        neighbors.of_sources(x[:3])
-    for name, number in (("into_atoms", "num_edges"), ("into_structures", "num_atoms")):
-        with expect_error(f"ValueError: Neighbors.{name}: values has shape (4,); expected ({number}, width)"):
-            getattr(neighbors, name)(x[:, 0])
+        with expect_error(f"ValueError: Neighbors.{name}: values has shape {text}"):
+            getattr(neighbors, name)(values)
 
 
 @pytest.mark.parametrize("method", ["into_atoms", "into_structures"])
@@ -478,17 +467,16 @@ def test_sums_of_edges_and_of_atoms(method):
     def expected(x):
         return x.new_zeros(number, 3).index_add(0, index, x)
 
+    def fourth_power(function):
+        return lambda x: function(x).square().square()
+
     assert_close(summed(x), expected(x), 1e-15)
     assert torch.autograd.gradcheck(summed, (x,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(summed, (x,), check_fwd_over_rev=True)
-    orders = itertools.product([torch.func.jacfwd, torch.func.jacrev], repeat=3)
-    for order in [*orders, (torch.func.vmap,)]:
-        given = x.detach() if len(order) == 3 else torch.stack([x.detach(), -x.detach()])
-        got, right = (
-            functools.reduce(lambda g, step: step(g), order, lambda t, f=f: f(t).square().square().sum())
-            for f in (summed, expected)
-        )
-        assert_close(got(given), right(given), 1e-12)
+    for got, right in yield_third_derivatives(fourth_power(summed), fourth_power(expected)):
+        assert_close(got(x.detach()), right(x.detach()), 1e-12)
+    stacked = torch.stack([x.detach(), -x.detach()])
+    assert_close(*(torch.vmap(fourth_power(f))(stacked) for f in (summed, expected)), 1e-12)
     assert_close(torch.compile(summed, backend="aot_eager", fullgraph=True)(x), expected(x), 1e-15)
     assert make_model().neighbors(pos[:1], torch.tensor([0])).into_atoms(x[:0]).shape == (1, 3)
 
@@ -555,84 +543,3 @@ def test_layers_alone():
         RadialBasis(3, cutoff=float("inf"))
     with expect_error("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
-
-
-# Training: data-parallel ranks, averaged weights, mixed precision, functional calls.
-
-STRUCTURE_SIZES = (5, 6, 4, 7)  # numbers of atoms in four structures
-
-
-def select_structures(chosen):
-    return [make_cluster(STRUCTURE_SIZES[i], seed=i) for i in chosen]
-
-
-@pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
-def test_ranks_share_a_batch(tmp_path):
-    """Gradients of two ranks (this process and another) with half of a batch each agree with one rank's."""
-    field = ForceField(make_model(**SMALL))
-    halves = [
-        (rank, str(tmp_path), copy.deepcopy(field), select_structures(c)) for rank, c in enumerate(((0, 1), (2, 3)))
-    ]
-    other = torch.multiprocessing.spawn(save_gradients, halves[1], join=False)
-    save_gradients(0, *halves[0])
-    assert other.join(60)
-    expected = compute_gradients(field, select_structures(range(4)))
-    for rank in range(2):
-        for got, whole in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
-            assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
-
-
-def test_averaged_weights():
-    model, (z, pos) = make_model(**SMALL), make_cluster(5)
-    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    average, halfway = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), copy.deepcopy(model)
-    average.update_parameters(model)  # the first update copies the weights
-    with torch.no_grad():
-        for parameter, between in zip(model.parameters(), halfway.parameters(), strict=True):
-            parameter += 0.25
-            between += 0.125
-    average.update_parameters(model)
-    got, expected = (m.energy_forces_stress(z, pos).forces for m in (average.module, halfway))
-    assert (got - expected).abs().max() <= 1000 * 2**-52 * expected.abs().max()
-
-
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
-def test_mixed_precision(half):
-    """Under autocast, linear layers use half precision; bases, total energies, forces and gradients are float32."""
-    model, seen = make_model(**SMALL).float(), {}
-    for module in model.modules():
-        module.register_forward_hook(
-            lambda module, _, y: seen.setdefault(type(module).__name__, set()).update(
-                t.dtype for t in (y if isinstance(y, tuple) else (y,))
-            )
-        )
-    z, pos = make_cluster(9)
-    with torch.autocast("cpu", half):
-        found = model.energy_forces_stress(z, pos.float(), create_graph=True)
-    wide, narrow = ("RadialBasis", "Embedding", "EmbeddingBlock", "InteractionBlock"), ("Linear", "OutputBlock")
-    assert [seen[name] for name in (*wide, *narrow)] == [{torch.float32}] * 4 + [{half}] * 2
-    assert [t.dtype for t in (found.energy, found.forces, found.energies)] == [torch.float32, torch.float32, half]
-    found.forces.square().mean().backward()
-    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
-    expected = model.energy_forces_stress(z, pos.float()).forces
-    error = (found.forces - expected).abs().max() / expected.abs().max()
-    # The bound is for thirty successive rounding errors, from the basis to an energy, which partly cancel.
-    assert torch.finfo(torch.float32).eps < error <= 30 * torch.finfo(half).eps
-
-
-def test_blocks_that_are_computed_again_in_the_backward():
-    field = ForceField(make_model(**SMALL))
-    expected = compute_gradients(copy.deepcopy(field), select_structures((0, 1)))
-    for block in field.potential.interaction_blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    assert all(map(torch.equal, compute_gradients(field, select_structures((0, 1))), expected))
-
-
-def test_parameters_of_a_call():
-    """torch.func.functional_call uses the parameters that it receives."""
-    model, (z, pos) = make_model(**SMALL), make_cluster(5)
-    before, doubled = model(z, pos), {name: 2 * tensor for name, tensor in model.state_dict().items()}
-    called = torch.func.functional_call(model, doubled, (z, pos))
-    assert not torch.equal(called, before)
-    model.load_state_dict(doubled)
-    assert torch.equal(called, model(z, pos))

@@ -2,8 +2,6 @@
 
 import ctypes
 import os
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mutated_sources import assert_mutation_fails, write_mutated
 from programs import run_command
 from table_calls import draw_operator_arguments
 from torch.autograd import forward_ad
@@ -38,7 +37,7 @@ def yield_cases(definition, dtypes=DTYPES):
 
 
 def flat_arguments(op, arguments, wanted=None):
-    """Convert arguments by name to the flat arguments of ``trigraph::X``."""
+    """Convert arguments by name to the flat arguments of ``trigraph::X``, which request all fields or `wanted`."""
     arrays = [arguments.get(n) for n in op.array_names]
     tensors = [None if a is None else torch.from_numpy(np.array(a)) for a in arrays]
     given = {name: arguments.get(name) for name, _ in op.graphs}
@@ -56,10 +55,9 @@ def yield_calls(definition, dtypes=DTYPES):
             arguments = case.arguments(op.op)
             given = {n: v for n, v in arguments.items() if n != "wrt"}
             fewer = {n: None if n.startswith(("gg_", "ggg_")) else v for n, v in given.items()}
-            yield op, flat_arguments(op, given), name_fields(op, given)
-            for field in op.op.fields if op.op.selective else ():
-                if field.name in name_fields(op, given):
-                    yield op, flat_arguments(op, fewer, [field.name]), [field.name]
+            yield op, flat_arguments(op, given)
+            for field in name_fields(op, given) if op.op.selective else ():
+                yield op, flat_arguments(op, fewer, [field])
 
 
 def name_fields(op, arguments):
@@ -86,7 +84,7 @@ def assert_equal(results, expected, what):
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_bits_are_those_of_python(definition):
     seen = set()
-    for op, args, _ in yield_calls(definition):
+    for op, args in yield_calls(definition):
         expected = compute_or_error(lambda op=op, args=args: op.overload(*args))
         results = compute_or_error(lambda op=op, args=args: op.native.overload(*op.native.encode_arguments(args)))
         if isinstance(expected[0], type):
@@ -114,11 +112,9 @@ def list_changed_tensors(tensor):
 def test_errors_are_those_of_python(name, monkeypatch):
     """Results of valid calls equal Python's bitwise, and invalid calls raise the same errors as in Python."""
     op = OPERATORS_OF_TORCH[name]
-    values = (
-        draw_operator_arguments(op.op)
-        | {"backend": ""}
-        | ({"wanted": ",".join(sorted(op.fields))} if op.op.selective else {})
-    )
+    values = draw_operator_arguments(op.op) | {"backend": ""}
+    if op.op.selective:
+        values["wanted"] = ",".join(sorted(op.fields))
     good = {n: None if v is None else torch.from_numpy(v) if n in op.array_names else v for n, v in values.items()}
 
     def outcome(values):
@@ -148,16 +144,12 @@ def test_errors_are_those_of_python(name, monkeypatch):
 @pytest.mark.parametrize("definition", MOSTLY_SLOW, ids=lambda d: d.name)
 def test_opcheck(definition):
     seen = set()
-    for op, args, _ in yield_calls(definition, DTYPES[:1]):
-        if op.op.name not in seen and not isinstance(
-            compute_or_error(lambda op=op, args=args: op.overload(*args))[0], type
-        ):
+    for op, args in yield_calls(definition, DTYPES[:1]):
+        results = compute_or_error(lambda op=op, args=args: op.overload(*args))
+        if op.op.name not in seen and not isinstance(results[0], type):
             seen.add(op.op.name)
-            torch.library.opcheck(
-                op.native.overload,
-                tuple(op.native.encode_arguments(args)),
-                test_utils=("test_schema", "test_faketensor"),
-            )
+            encoded = tuple(op.native.encode_arguments(args))
+            torch.library.opcheck(op.native.overload, encoded, test_utils=("test_schema", "test_faketensor"))
     assert len(seen) >= 3
 
 
@@ -273,17 +265,10 @@ def test_levels_and_threads_follow():
 def test_the_environment_turns_them_off():
     script = "from trigraph.torch.library import OPERATORS_OF_TORCH as o; print(o['gno_kernel_fwd'].native is None)"
     for value in ("0", "1"):
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "TRIGRAPH_TORCH_CPP": value},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_command(sys.executable, "-c", script, env={**os.environ, "TRIGRAPH_TORCH_CPP": value})
         assert done.stdout.strip() == str(value == "0")
-    done = run_command(
-        sys.executable, "-m", "trigraph", "info", env={**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
-    )
+    variables = {**os.environ, "TRIGRAPH_TORCH_CPP": "0", "COLUMNS": "300"}
+    done = run_command(sys.executable, "-m", "trigraph", "info", env=variables)
     assert "torch's operators in Python (TRIGRAPH_TORCH_CPP is 0)" in done.stdout
 
 
@@ -331,14 +316,6 @@ MUTATIONS = {
     "int64 is read as int32": ("whole == int64)\n            status", "whole == int32)\n            status"),
     "numbers need not be positive": ("if (x[k] <= 0)", "if (x[k] < -1e30)"),
 }
-RUN_TESTS = """import sys
-from pathlib import Path
-from trigraph.fortran import levels
-levels.LIBRARY = Path(sys.argv[1])
-import pytest
-ignored = "ignore::pytest.PytestAssertRewriteWarning"  # trigraph is imported before
-sys.exit(pytest.main(["-q", "-x", "-W", ignored, "-p", "no:cacheprovider", "-k", sys.argv[2], sys.argv[3]]))
-"""
 
 
 @pytest.mark.slow
@@ -348,20 +325,14 @@ def test_wrong_lines_are_found(tmp_path, wrong):
     for path in package.glob("libtrigraph*.so"):
         if "torch" not in path.name:
             (tmp_path / path.name).symlink_to(path)
-    run_command(sys.executable, package / "torch_operators.py", tmp_path / "torch_operators.inc")
-    shutil.copy(package / "torch.cpp", tmp_path)
-    right, changed, places = *MUTATIONS[wrong], 0
-    for name in ("torch.cpp", "torch_operators.inc"):
-        text = (tmp_path / name).read_text()
-        places += text.count(right)
-        (tmp_path / name).write_text(text.replace(right, changed))
-    assert places > 0
+    generated = tmp_path / "torch_operators.inc"
+    run_command(sys.executable, package / "torch_operators.py", generated)
+    write_mutated([package / "torch.cpp", generated], tmp_path, MUTATIONS[wrong])
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", f"-I{tmp_path}", f"-I{package.parent / 'include'}"]
     library = tmp_path / "libtrigraph_torch.so"
     run_command(
         "g++", *flags, tmp_path / "torch.cpp", f"-L{package}", "-ltrigraph", "-o", library, f"-Wl,-rpath,{tmp_path}"
     )
     chosen = "bits_are and radial_basis or errors_are and radial" if "positive" in wrong else f"_are_ and {QUICK}"
-    done = subprocess.run([sys.executable, "-c", RUN_TESTS, tmp_path / "libtrigraph.so", chosen, __file__], check=False)
-    assert done.returncode not in (2, 4, 5)  # these codes mean that pytest ran no test
-    assert (done.returncode != 0) == bool(wrong)  # a mutation must fail a test or crash
+    use_library = "from trigraph.fortran import levels; levels.LIBRARY = Path(sys.argv[1])"
+    assert_mutation_fails(tmp_path / "libtrigraph.so", use_library, __file__, chosen, bool(wrong))

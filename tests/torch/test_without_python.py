@@ -19,12 +19,14 @@ from ase.build import bulk, fcc111, molecule
 from ase.io import read, write
 from ase.io.lammpsdata import write_lammps_data
 from ase.optimize import BFGS
+from programs import run_command
+from small_potentials import Pairs
 
 import trigraph.ase
 from trigraph.fortran.levels import torch_operators
 from trigraph.torch import export_potential
 from trigraph.torch.graphs import tensors
-from trigraph.torch.nn import DimeNetPlusPlus, Potential
+from trigraph.torch.nn import DimeNetPlusPlus
 from trigraph.torch.potentials.compiled import list_graphs
 from trigraph.torch.potentials.export import CHAIN_LENGTH, compute_virials, count_hops, sort_edges
 from trigraph.torch.potentials.export import PackageInputs as Arguments
@@ -42,23 +44,16 @@ def make_dimenet(dtype=torch.float64):
     return model.to(dtype).eval()
 
 
-class Pairs(Potential):
-    """Pair interactions that are repulsive at short and attractive at longer distances, and smooth at the cutoff."""
+class Changing(Pairs):
+    """A potential that changes a buffer when it is called."""
 
-    cutoff = 4.5
-
-    def __init__(self, changes=False):
+    def __init__(self):
         super().__init__()
-        self.depth = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
         self.register_buffer("calls", torch.zeros(1, dtype=torch.float64))
-        self.changes = changes
 
-    def atoms_of_vectors(self, z, vec, neighbors):
-        if self.changes:
-            self.calls.add_(1)
-        square = vec.square().sum(dim=1, keepdim=True)
-        pairs = (1 - square / self.cutoff**2).clamp(min=0) ** 3 * ((2.4**2 / square) ** 3 - 1)
-        return neighbors.into_atoms(self.depth * pairs)
+    def atoms_of_vectors(self, *arguments):
+        self.calls.add_(1)
+        return super().atoms_of_vectors(*arguments)
 
 
 class Mean(Pairs):
@@ -133,7 +128,7 @@ def test_reach_and_refusals(tmp_path):
         (make_dimenet(), {"path": "potential.pt"}, ValueError, "ends in .pt2"),
         (make_dimenet(), {"elements": ["Xx"]}, ValueError, "elements has 'Xx'"),
         (make_dimenet(), {"elements": ["Am"]}, ValueError, "z goes from 95"),
-        (Pairs(changes=True), {}, ValueError, "Pairs changes calls when it is called"),
+        (Changing(), {}, ValueError, "Changing changes calls when it is called"),
     )
     for model, keywords, error, message in given:
         arguments = {"path": "potential.pt2"} | keywords
@@ -144,14 +139,11 @@ def test_reach_and_refusals(tmp_path):
 
 def build_with_cmake(source, folder, *options):
     """Build with CMake as described in docs/without_python.md; return the build folder."""
-    config = subprocess.run(
-        [BIN / "trigraph", "config", "--include", "--libs"], capture_output=True, text=True, check=True
-    )
-    options += (f"-DTORCH={Path(torch.__file__).parent}", f"-DTRIGRAPH={config.stdout.strip()}")
-    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    for command in (["cmake", "-S", ROOT / source, "-B", folder, *options], ["cmake", "--build", folder]):
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    config = run_command(BIN / "trigraph", "config", "--include", "--libs").stdout.strip()
+    options += (f"-DTORCH={Path(torch.__file__).parent}", f"-DTRIGRAPH={config}")
+    variables = os.environ | {"PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+    run_command("cmake", "-S", ROOT / source, "-B", folder, *options, env=variables)
+    run_command("cmake", "--build", folder, env=variables)
     return folder
 
 
@@ -177,11 +169,6 @@ def cpp_program(tmp_path_factory):
     return build_with_cmake("examples/cpp-potential", tmp_path_factory.mktemp("build")) / "potential"
 
 
-def run_program(program, *arguments, **variables):
-    command = [program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=300, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
@@ -189,8 +176,7 @@ def test_cpp(name, tolerance, packages, cpp_program, tmp_path):
     paths = [tmp_path / f"{k}.xyz" for k, _ in enumerate(make_structures())]
     for path, atoms in zip(paths, make_structures(), strict=True):
         write(path, atoms, format="extxyz", columns=["symbols", "positions"])
-    done = run_program(cpp_program, packages(name), *paths, LD_DEBUG="files")
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = run_command(cpp_program, packages(name), *paths, env=os.environ | {"LD_DEBUG": "files"})
     assert "libtrigraph_torch.so" in done.stderr
     assert "libpython" not in done.stderr
     assert "libtorch_python" not in done.stderr
@@ -239,9 +225,7 @@ def test_cpp_refusals(packages, cpp_program, tmp_path):
         ([good, paths["same"]], "atoms 1 and 2 are at the same place"),
         ([good, paths["nan"]], "atom 0 is not a symbol and a position"),
     ):
-        done = run_program(cpp_program, *arguments)
-        assert done.returncode == 1
-        assert message in done.stderr
+        assert message in run_command(cpp_program, *arguments, status=1).stderr
 
 
 @pytest.fixture(scope="module")
@@ -264,9 +248,8 @@ def run_lammps(plugin, packages, tmp_path):
         options = {"specorder": SYMBOLS, "masses": True, "atom_style": "atomic", "units": "metal"}
         write_lammps_data(tmp_path / "atoms", atoms, **options)
         text = f"plugin load {plugin}\nunits metal\n{head}\nread_data atoms\npair_style trigraph {packages(name)} "
-        text += (
-            f"{' '.join(SYMBOLS)}\npair_coeff * *\ncompute each all pe/atom\ncompute virial all pressure NULL virial\n"
-        )
+        text += f"{' '.join(SYMBOLS)}\npair_coeff * *\n"
+        text += "compute each all pe/atom\ncompute virial all pressure NULL virial\n"
         text += "thermo_style custom step pe ke etotal c_virial[*]\nthermo_modify format float %.17g\nthermo 1\n"
         (tmp_path / "in").write_text(f"{text}{lines}\n")
         variables = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
@@ -274,25 +257,18 @@ def run_lammps(plugin, packages, tmp_path):
         lmp = Path(sys.modules["lammps"].__file__).parent / "lmp"
         command = [BIN / "mpiexec", "-n", str(ranks), lmp] if ranks > 1 else [lmp]
         command += ["-in", "in", "-log", "log", "-screen", "none"]
-        how = {"cwd": tmp_path, "env": os.environ | variables, "text": True}
-        if start:
-            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
-        return subprocess.run(command, capture_output=True, timeout=300, check=False, **how)
+        how = {"cwd": tmp_path, "env": os.environ | variables}
+        return subprocess.Popen(command, **how) if start else run_command(*command, status=None, **how)
 
-    start.thermo = lambda: np.array(
-        [
-            [float(word) for word in line.split()]
-            for line in (tmp_path / "log").read_text().splitlines()
-            if len(line.split()) == 10 and line.split()[0].isdigit()
-        ]
-    )
-    start.dump = lambda: np.array(
-        [
-            [float(word) for word in line.split()]
-            for line in (tmp_path / "dump").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
-        ]
-    )
-    start.log = lambda: (tmp_path / "log").read_text()
+    def read_thermo():
+        rows = [line.split() for line in start.log().splitlines()]
+        return np.array([row for row in rows if len(row) == 10 and row[0].isdigit()], float)
+
+    def read_dump():
+        lines = (tmp_path / "dump").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
+        return np.array([line.split() for line in lines], float)
+
+    start.thermo, start.dump, start.log = read_thermo, read_dump, (tmp_path / "log").read_text
     return start
 
 

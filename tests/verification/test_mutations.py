@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from mutation_sandbox import BACKENDS, FRAMEWORK, ROOT, Sandbox, family_files, find_backend
+from mutation_sandbox import BACKEND_BY_FOLDER, FRAMEWORK, ROOT, Sandbox
 from mutations import FAMILIES
 
 
@@ -27,19 +27,17 @@ def sandbox(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", dict.fromkeys(BACKEND_BY_FOLDER.values()))
 def test_unchanged_sources_pass(sandbox, backend):
     """The original sources pass; torch is tested with a family whose third derivatives use torch's implementation."""
-    outcome = sandbox.verify(backend, "gat" if backend == FRAMEWORK else "weighted")
-    assert outcome.status == "passed", outcome.refusal
+    assert sandbox.verify(backend, "gat" if backend == FRAMEWORK else "weighted") == ""
 
 
 def test_each_original_line_occurs_once():
-    for name, (family, file, right, wrong) in MUTATIONS.items():
+    for name, (_, file, right, wrong) in MUTATIONS.items():
         text = (ROOT / file).read_text()
         assert text.count(right) == 1, name
         assert text.replace(right, wrong) != text, name
-        assert file in family_files(find_backend(file), family), name
 
 
 @pytest.mark.slow
@@ -47,6 +45,6 @@ def test_each_original_line_occurs_once():
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text().replace(right, wrong)
-    outcome = sandbox.verify_change(find_backend(file), file, text, [family])
-    assert outcome.status == "failed", outcome.refusal
-    print(f"\n{name}: {outcome.refusal}")
+    failure = sandbox.verify_change(file, text, family)
+    assert failure
+    print(f"\n{name}: {failure}")

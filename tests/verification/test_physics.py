@@ -94,9 +94,8 @@ def test_closed_forms_are_found():
         sbf[:, 2] *= (j / exact).astype(sbf.dtype)
         return {"sbf_rad": sbf.reshape(len(x), -1)}
 
-    checks = bessel.check_bessel(
-        make_wrong_subject("radial_basis_fwd", use_closed_form), bessel.make_decades_case("float32", 0)
-    )
+    subject = make_wrong_subject("radial_basis_fwd", use_closed_form)
+    checks = bessel.check_bessel(subject, bessel.make_decades_case("float32", 0))
     assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
 
 
@@ -154,14 +153,10 @@ def test_structures_at_the_limits(kind):
     structure = structures.make_structure(kind, atoms, 3.0 if kind == "too many triplets" else 5.0)
     limited = structure.limit_triplets(1800)
     assert (limited.note == "") == (kind != "too many triplets")
-    checks = [
-        c
-        for f in physics.CHECKS.values()
-        for c in f(make_backend_subject("pyref"), physics.prepare_system(limited), "agg")
-    ]
-    for c in checks:
-        assert c.passed, c
-        assert c.note == limited.note
+    for check in physics.CHECKS.values():
+        for c in check(make_backend_subject("pyref"), physics.prepare_system(limited), "agg"):
+            assert c.passed, c
+            assert c.note == limited.note
 
 
 def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):

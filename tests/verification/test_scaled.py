@@ -3,11 +3,11 @@
 import math
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import run_command
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in os.environ, reason="needs gfortran")
@@ -23,18 +23,11 @@ FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tan
 def operation_results(tmp_path_factory):
     """Return the value and scale of every operation for each entry of NUMBERS."""
     folder = tmp_path_factory.mktemp("scaled")
-    sources = [
-        ROOT / n
-        for n in (
-            "fortran/common/kinds.f90",
-            "fortran/reference/scaled.f90",
-            "fortran/reference/dual.f90",
-            "tests/verification/scaled_rules.f90",
-        )
-    ]
-    subprocess.run(["gfortran", *sources, "-o", "rules"], cwd=folder, check=True)
+    sources = ["common/kinds.f90", "reference/scaled.f90", "reference/dual.f90"]
+    sources = [*(ROOT / "fortran" / name for name in sources), Path(__file__).with_name("scaled_rules.f90")]
+    run_command("gfortran", *sources, "-o", "rules", cwd=folder)
     lines = "".join(" ".join(map(repr, numbers)) + "\n" for numbers in NUMBERS)
-    printed = subprocess.run([folder / "rules"], input=lines, capture_output=True, text=True, check=True).stdout
+    printed = run_command(folder / "rules", input=lines).stdout
     words = [line.split() for line in printed.splitlines()]
     each = len(words) // len(NUMBERS)
     return [

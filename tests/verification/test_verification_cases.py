@@ -24,10 +24,9 @@ BY_NAME = {d.name: d for d in DEFINITIONS}
 
 def find_case(name, variant_name, dtype="float64", **setting):
     """Return the case of the first variant with this name and setting."""
-    matching = [
-        v for v in cases.list_variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
-    ]
-    return cases.build_case(BY_NAME[name], matching[0], dtype, 0)
+    variants = [v for v in cases.list_variants(BY_NAME[name]) if v.name == variant_name]
+    variant = next(v for v in variants if setting.items() <= v.setting.items())
+    return cases.build_case(BY_NAME[name], variant, dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -123,12 +122,8 @@ def has_critical_lengths(counts):
 
 def test_rows_end_where_pieces_end():
     graph = find_case("mha_gat_n2n", "boundaries").values["graph"]
-    for counts in (
-        np.diff(graph.offsets),
-        count_lengths(graph.indices, graph.num_src_nodes),
-        count_lengths(graph.edge_ids, 0),
-    ):
-        assert has_critical_lengths(counts)
+    of_sources, of_rows = count_lengths(graph.indices, graph.num_src_nodes), count_lengths(graph.edge_ids, 0)
+    assert all(map(has_critical_lengths, (np.diff(graph.offsets), of_sources, of_rows)))
     graph = find_case("agg_edge_to_edge", "boundaries").values["graph"]
     for ends in (graph.src, graph.dst):
         assert set(count_lengths(ends, graph.num_nodes)) >= LENGTHS
@@ -151,11 +146,8 @@ def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
 def test_small_blocks_are_several(name):
     """With `small_blocks`, sums are split into several blocks, which changes their last bits."""
     (*_, variant) = cases.list_hub_variants(BY_NAME[name], 20_000, "positive")
-    case, op, fast = (
-        cases.build_case(BY_NAME[name], variant, "float32", 0),
-        OPERATORS[f"{name}_bwd"],
-        make_backend_subject("fortran"),
-    )
+    case = cases.build_case(BY_NAME[name], variant, "float32", 0)
+    op, fast = OPERATORS[f"{name}_bwd"], make_backend_subject("fortran")
     usual = fast.call(op, case.arguments(op), None)
     with fast.small_blocks():
         small = fast.call(op, case.arguments(op), None)

@@ -72,9 +72,8 @@ OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementa
     ],
 )
 def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, status, message):
-    result = CliRunner().invoke(
-        main, [*OPTIONS, f"mine:{function}", "--timeout", "1" if function == "hangs" else "100"]
-    )
+    timeout = "1" if function == "hangs" else "100"
+    result = CliRunner().invoke(main, [*OPTIONS, f"mine:{function}", "--timeout", timeout])
     assert result.exit_code == status, result.output
     assert message in result.stdout
     if function == "hangs":

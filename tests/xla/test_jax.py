@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import trigraph
 from trigraph import CSC, EdgeGraph
@@ -345,41 +346,31 @@ def test_graphs_are_pytrees(small_case):
 
 def test_bad_input(small_case):
     graph, x, w, f = small_case
-    raises = pytest.raises
-    with raises(
-        ValueError, match=r"^agg_weighted_n2n_fwd: edge_weight has shape \(14,\); expected \(num_edges,\) = \(15,\)"
-    ):
-        jax.jit(f)(x, w[1:])
-    with raises(
-        TypeError, match=r"^agg_weighted_n2n_fwd: edge_weight has dtype float32; expected float64, the dtype of"
-    ):
-        f(x, w.astype("float32"))
-    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: embedding is a list; expected a jax\.Array"):
-        f([1.0], w)
-    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: graph is a ArrayImpl; expected a trigraph\.CSC"):
-        f(x, w, x)
-    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: op is 'mode'; expected one of"):
-        tj.agg_weighted_n2n(x, w, graph, op="mode")
-    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: got an unexpected keyword argument 'out'"):
-        tj.agg_weighted_n2n(x, w, graph, out=x)
     gone = x + 1
     gone.delete()
-    with raises(ValueError, match=r"^agg_weighted_n2n_fwd: embedding was deleted, because it was donated"):
-        f(gone, w)
-    with raises(ValueError, match=r"^basis_embedding_triplets_fwd: triplets: Segments: index\[0\] is 6; expected"):
-        tj.basis_embedding_triplets(x, jnp.ones((3, 2, 2)), jnp.ones((1, 2)), jnp.array([6]))
-    wide = CSC(np.array([0, 1]), np.array([0]))
-    jax.config.update("jax_enable_x64", False)
-    with raises(TypeError, match=r"^agg_weighted_n2n_fwd: embedding has dtype float64, which JAX converts to float32"):
-        f(np.ones((6, 3)), np.ones(15))
-    one = jnp.ones((1, 2), "float32")
-    with raises(
-        TypeError, match=r"^agg_weighted_n2n_fwd: graph: CSC: offsets has dtype int64, which JAX converts to int32"
+    triplets = x, jnp.ones((3, 2, 2)), jnp.ones((1, 2)), jnp.array([6])
+    for call, text in (
+        (lambda: jax.jit(f)(x, w[1:]), "ValueError: edge_weight has shape (14,); expected (num_edges,) = (15,)"),
+        (lambda: f(x, w.astype("float32")), "TypeError: edge_weight has dtype float32; expected float64, the dtype of"),
+        (lambda: f([1.0], w), "TypeError: embedding is a list; expected a jax.Array"),
+        (lambda: f(x, w, x), "TypeError: graph is a ArrayImpl; expected a trigraph.CSC"),
+        (lambda: tj.agg_weighted_n2n(x, w, graph, op="mode"), "ValueError: op is 'mode'; expected one of"),
+        (lambda: tj.agg_weighted_n2n(x, w, graph, out=x), "TypeError: got an unexpected keyword argument 'out'"),
+        (lambda: f(gone, w), "ValueError: embedding was deleted, because it was donated"),
     ):
+        with expect_error(text.replace(": ", ": agg_weighted_n2n_fwd: ", 1)):
+            call()
+    with expect_error("ValueError: basis_embedding_triplets_fwd: triplets: Segments: index[0] is 6; expected"):
+        tj.basis_embedding_triplets(*triplets)
+    wide, one = CSC(np.array([0, 1]), np.array([0])), jnp.ones((1, 2), "float32")
+    jax.config.update("jax_enable_x64", False)
+    converts = "which JAX converts to"
+    with expect_error(f"TypeError: agg_weighted_n2n_fwd: embedding has dtype float64, {converts} float32"):
+        f(np.ones((6, 3)), np.ones(15))
+    with expect_error(f"TypeError: agg_weighted_n2n_fwd: graph: CSC: offsets has dtype int64, {converts} int32"):
         tj.agg_weighted_n2n(one, None, wide)
-    assert tj.agg_weighted_n2n(one, None, CSC(wide.offsets.astype(np.int32), wide.indices.astype(np.int32)))[
-        0
-    ].shape == (1, 2)
+    narrow = CSC(wide.offsets.astype(np.int32), wide.indices.astype(np.int32))
+    assert tj.agg_weighted_n2n(one, None, narrow)[0].shape == (1, 2)
 
 
 def test_other_devices_are_refused(small_case):
