@@ -201,11 +201,6 @@ class _Expm1(ElementwiseFunction):
         return torch.expm1(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad * torch.exp(ctx.saved_tensors[0])
 
