@@ -194,7 +194,6 @@ class _Triplets:
         return self.kernels.empty(*shape) if wanted else None
 
     def _launch_elementwise(self, kernel: str, count: int, /, **arguments: Any) -> None:
-        """Launch a kernel with `count` threads."""
         self.kernels.launch(kernel, (self.dtype,), (ceil_divide(count, THREADS),), (THREADS,), **arguments)
 
     def _directions(self) -> tuple[Any, Any]:
@@ -307,7 +306,6 @@ class _Triplets:
         return min(ceil_divide(self.graph.num_nodes, blocks), ROWS)
 
     def _sum_first_weight_gradient(self, grads: dict[str, Any], out: Any) -> None:
-        """Add the gradient of W1 to `out`."""
         parts = self._empty(ceil_divide(self.edges, ROWS), out.size)
         arguments = self._radial_arguments("sbf_rad") | grads | {"parts": parts}
         grid = (len(parts), ceil_divide(self.radial, RADIALS) * ceil_divide(self.mid, self._tile_columns))
@@ -315,7 +313,6 @@ class _Triplets:
         sum_rows(self.kernels, parts, out)
 
     def gradients(self) -> None:
-        """Compute the requested gradients."""
         # Gradients of the directions: all tiles of channels for out-edges, followed by all tiles for in-edges.
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)

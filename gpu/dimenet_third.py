@@ -80,7 +80,6 @@ class _Third:
         }
 
     def each(self, kernel: str, count: int, /, **arguments: Any) -> None:
-        """Launch a kernel with `count` threads."""
         grid, types = (ceil_divide(count, THREADS),), (self.kernels.dtype,)
         self.kernels.launch(f"dimenet_third_{kernel}", types, grid, (THREADS,), **arguments)
 

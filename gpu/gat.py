@@ -147,11 +147,9 @@ class _Attention:
 
     @lazy
     def rows_by_destination(self) -> Rows:
-        """Positions grouped by destination."""
         return sums.group_by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
-        """Return uninitialized workspace."""
         return self.kernels.xp.empty(shape, self.dtype)
 
     # ---- scores by node and row
@@ -287,7 +285,6 @@ class _Attention:
         return None if rows.long is None else self.empty(rows.num_parts, width)
 
     def _reduce_long_rows(self, rows: Rows, overflow: Any, out: Any) -> None:
-        """Add up the parts of the long rows."""
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(out.shape[1])
             parts = {"overflow": overflow, "width": out.shape[1], "out": out}
@@ -350,7 +347,6 @@ class _Attention:
 
     @property
     def _counts(self) -> list[int]:
-        """Numbers of sources, destinations and edge rows."""
         return ([positions.num_rows for positions in self.positions_by_embedding] + [0])[:3]
 
     @lazy
@@ -402,14 +398,12 @@ class _Attention:
         return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
     def _add_long_row_parts(self, rows: Rows, target: _RowGradient) -> None:
-        """Add up the parts of the long rows."""
         if target.out is not None:
             self._reduce_long_rows(rows, target.overflow, target.out)
         if target.sums is not None:
             sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums)
 
     def _sum_weight_gradient(self, out: Any) -> None:
-        """Write the gradient of the weights."""
         counts, rows, orders = self._counts, self.positions_by_embedding, 2 if self.second else 1
         parts = self.empty(ceil_divide(max(counts), ROWS), out.size)
         self._launch(

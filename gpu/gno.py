@@ -389,7 +389,6 @@ class _Network:
         return Total(self.kernels, select_part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
-        """Stack two matrices vertically."""
         stacked = self.kernels.empty(len(above) + len(below), above.shape[1])
         stacked[: len(above)] = above
         stacked[len(above) :] = below

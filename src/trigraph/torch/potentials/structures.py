@@ -359,7 +359,6 @@ def _unwrap_values(owner: str, name: str, value: Any) -> Any:
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as a NumPy array."""
     return view_array(tensor) if tensor.is_cpu else tensor.detach().resolve_neg().cpu().numpy()
 
 
