@@ -260,7 +260,6 @@ class _Procedure:
         return [words.get(n, self.value(n)) for n in lower]
 
     def locals(self) -> Iterator[str]:
-        """Yield the declarations of local variables."""
         attributes = {a.name for a in self.op.attributes}
         whole = [n for n in self.op.definition.symbols if n not in attributes]
         whole += [f"has_{n}" for n in SHIM_SETS["fast"].presence(self.op)]
@@ -280,7 +279,6 @@ class _Procedure:
         yield from (f"integer({self.index}), pointer, contiguous :: to_{name}(:)" for name, *_ in parts)
 
     def source(self) -> str:
-        """Return the source of the procedure."""
         name = f"{self.op.name}{self.ending}"
         scalars = list(self.scalars())
         lines = [*(d.declaration for d in self.dummies), *self.locals(), "", *scalars, *self.checks(), *self.absent()]

@@ -13,15 +13,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # the package cannot be imported during the build
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
-    sys.modules["trigraph.fortran"] = ModuleType("trigraph.fortran")
-    sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
 
 from trigraph.fortran import calls
 from trigraph.fortran.calls import EXPORTED, c_name, instances

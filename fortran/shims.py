@@ -71,10 +71,11 @@ class ShimSet(NamedTuple):
 
 def load_table() -> ModuleType:
     """Load the operator table by path, because the package cannot be imported during the build."""
-    package = ModuleType("trigraph")
-    root = Path(__file__).resolve().parent.parent  # root of the checkout or of the installed package
-    package.__path__ = [str(root / "src" / "trigraph"), str(root)]
-    sys.modules["trigraph"] = package
+    folder = Path(__file__).resolve().parent
+    root = folder.parent  # root of the checkout or of the installed package
+    for name, paths in (("trigraph", [root / "src" / "trigraph", root]), ("trigraph.fortran", [folder])):
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__path__ = [str(path) for path in paths]
     return importlib.import_module("trigraph.table")
 
 

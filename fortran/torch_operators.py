@@ -7,14 +7,11 @@ replace strings: the index of a choice, and a bit mask of the requested fields.
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
 if __name__ == "__main__":  # the package cannot be imported during the build
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
-    sys.modules["trigraph.fortran"] = ModuleType("trigraph.fortran")
-    sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
 
 from trigraph.fortran.calls import EXPORTED, c_name
 from trigraph.fortran.interface import c_expression, find_owner
@@ -31,11 +28,6 @@ OPERATORS = {n: op for n, op in EXPORTED.items() if op.restriction is None}
 def number(expression: str) -> str:
     """Convert an expression for a size to C++."""
     return c_expression(expression, "i64")
-
-
-def write_size(array: Array) -> str:
-    """Return a C++ expression for the number of elements of an array."""
-    return " * ".join(map(number, array.dims))
 
 
 def parameters(op: Operator) -> list[tuple[str, str]]:
@@ -192,10 +184,9 @@ class Kernel:
         for a in (a for a in self.op.arguments if a.nullable and not a.given_back and a.name in self.order.inputs):
             base = re.sub("^g+_", "", a.name)
             if base != a.name:
+                size = " * ".join(map(number, a.dims))
                 condition = f" && has_{base}" if base in self.op.definition.optional else ""
-                self.add(
-                    f"if (!a_{a.name}.is_present(){condition}) a_{a.name}.fill_with_zeros(double({write_size(a)}));"
-                )
+                self.add(f"if (!a_{a.name}.is_present(){condition}) a_{a.name}.fill_with_zeros(double({size}));")
 
     def results(self) -> None:
         """Write the code that creates the results, which are empty if they are not requested or do not exist."""

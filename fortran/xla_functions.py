@@ -5,14 +5,11 @@ Each function calls a function of the C interface, whose arguments it receives a
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 if __name__ == "__main__":  # the package cannot be imported during the build
     import shims  # type: ignore[import-not-found]
 
     shims.load_table()
-    sys.modules["trigraph.fortran"] = ModuleType("trigraph.fortran")
-    sys.modules["trigraph.fortran"].__path__ = [str(Path(__file__).parent)]
 
 from trigraph.fortran.calls import EXPORTED, c_name, instances
 from trigraph.fortran.shims import SHIM_SETS, order_arguments

@@ -61,7 +61,6 @@ class Fields:
         return field in self._given and is_aligned(self._given[field])
 
     def __contains__(self, field: str) -> bool:
-        """Return whether a field is requested."""
         return field in self.arrays
 
     def __getitem__(self, field: str) -> Any:

@@ -33,7 +33,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Extents, Types
 from trigraph.gpu.rows import ACCESS_BYTES, THREADS, HeadLanes, Lanes, align, is_wide
-from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide
+from trigraph.gpu.sums import ROWS, Rows, ceil_divide
 from trigraph.table import ACTIVATIONS
 from trigraph.table.constants import ALL_STEPS, FIRST_STEP, LAST_STEP, OUTPUT_STEP, SECOND_STEP, STATISTICS_STEP
 from trigraph.table.lazy import lazy
@@ -147,11 +147,9 @@ class _Attention:
 
     @lazy
     def rows_by_destination(self) -> Rows:
-        """Positions grouped by destination."""
         return sums.group_by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
-        """Return uninitialized workspace."""
         return self.kernels.xp.empty(shape, self.dtype)
 
     # ---- scores by node and row
@@ -202,14 +200,12 @@ class _Attention:
         return self._split_rows(out, counts)
 
     def make_scores_argument(self, projections: tuple[Any, Any, Any]) -> _Scores:
-        """Return the kernel argument for `Scores`."""
         return _Scores(*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
 
     # ---- softmax
 
     @lazy
     def softmax_argument(self) -> _Softmax:
-        """Kernel argument for `Softmax`."""
         count = self.graph.num_positions
         if self.given_scores is None:
             return _Softmax(None, self.softmax(), count)
@@ -287,7 +283,6 @@ class _Attention:
         return None if rows.long is None else self.empty(rows.num_parts, width)
 
     def _reduce_long_rows(self, rows: Rows, overflow: Any, out: Any) -> None:
-        """Add up the parts of the long rows."""
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(out.shape[1])
             parts = {"overflow": overflow, "width": out.shape[1], "out": out}
@@ -350,7 +345,6 @@ class _Attention:
 
     @property
     def _counts(self) -> list[int]:
-        """Numbers of sources, destinations and edge rows."""
         return ([positions.num_rows for positions in self.positions_by_embedding] + [0])[:3]
 
     @lazy
@@ -402,14 +396,12 @@ class _Attention:
         return _RowGradient(a, a_dot, out, overflow, totals, sums_overflow)
 
     def _add_long_row_parts(self, rows: Rows, target: _RowGradient) -> None:
-        """Add up the parts of the long rows."""
         if target.out is not None:
             self._reduce_long_rows(rows, target.overflow, target.out)
         if target.sums is not None:
             sums.add_long_row_parts(self.kernels, rows, target.sums_overflow, target.sums)
 
     def _sum_weight_gradient(self, out: Any) -> None:
-        """Write the gradient of the weights."""
         counts, rows, orders = self._counts, self.positions_by_embedding, 2 if self.second else 1
         parts = self.empty(ceil_divide(max(counts), ROWS), out.size)
         self._launch(
@@ -429,8 +421,7 @@ class _Attention:
             dim_head=self.dim_head,
             parts=parts,
         )
-        with Total(self.kernels, out, fresh=True) as total:
-            total.add(parts)
+        sums.sum_rows(self.kernels, parts, out, fresh=True)
 
     # ---- launches
 

@@ -112,7 +112,6 @@ class _Embedding:
         self.units = Units(call.kernels, call.values["triplets"])
 
     def write_fields(self) -> None:
-        """Write all requested fields."""
         units, fields, second = self.units, self.fields, self.second
         w, w_dot = _flat(self.inputs.weight), _flat(self.dots.weight)
         rad, rad_dot = units.spread(self.inputs.rad_basis), units.spread(self.dots.rad_basis)
@@ -228,7 +227,6 @@ class _Bilinear:
         self.per_edge = self.atoms is None and self.units.has_cut_pieces
 
     def write_fields(self) -> None:
-        """Write all requested fields."""
         units, fields, w = self.units, self.fields, self.inputs.weight
         g = units.spread(self.grad)
         partial, radial, m = units.partial(self.output), _flat(fields["rad_W1"]), fields["m"]

@@ -115,7 +115,6 @@ class _VerificationRun:
     where: Where
 
     def definitions(self) -> list[Definition]:
-        """Return the definitions of the selected operators."""
         return [
             d for d in DEFINITIONS if any(op.definition is d and name in self.selected for name, op in NAMED.items())
         ]

@@ -97,15 +97,18 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
+def _make_operator_task(scope: Scope, judged: JudgedCase, op: Operator, kind: str, *more: Any) -> Task:
+    """Return a task that calls ``check(subject, judged, op, *more)`` from `CHECKS`."""
+    (check, count), case = CHECKS[kind], judged.case
+    make = partial(check, scope.subject, judged, op, *more)
+    return _make_task(scope, OF_VALUES.get(kind, kind), op.name, case.dtype, count(case, op), make)
+
+
 def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
-    """Return tasks that call ``check(subject, judged, op, *more)`` from `CHECKS` for each operator of a case."""
+    """Return tasks of the given `CHECKS` for each operator of a case."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    return [
-        _make_task(scope, named, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
-        for op in scope.operators(case)
-        for named, (check, count) in ((OF_VALUES.get(kind, kind), CHECKS[kind]) for kind in kinds)
-    ]
+    operators = scope.operators(judged.case)
+    return [_make_operator_task(scope, judged, op, kind, *more) for op in operators for kind in kinds]
 
 
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
@@ -126,12 +129,14 @@ def make_number_tasks(scope: Scope, name: str) -> list[Task]:
 def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Return tasks that put NaN and infinity into each argument."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    check = partial(nonfinite.check_nonfinite, subject, judged)
+    return [task for op in scope.operators(judged.case) for task in _make_nonfinite_tasks(scope, judged, op)]
+
+
+def _make_nonfinite_tasks(scope: Scope, judged: JudgedCase, op: Operator) -> list[Task]:
+    case, check = judged.case, partial(nonfinite.check_nonfinite, scope.subject, judged, op)
     return [
-        _make_task(scope, "nan", op.name, case.dtype, len(case.list_returned(op)), partial(check, op, argument.name))
-        for op in scope.operators(case)
-        for argument in case.select_present(op)
+        _make_task(scope, "nan", op.name, case.dtype, _count_fields(case, op), partial(check, a.name))
+        for a in case.select_present(op)
     ]
 
 
@@ -158,28 +163,15 @@ def make_third_order_tasks(
     if subject.name == "fortran-reference":  # this backend's bwd3 is the judge's
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
-    make = partial(_make_task, scope)
-    tasks = [
-        make(
-            OF_VALUES.get(kind, kind),
-            op.name,
-            case.dtype,
-            count(case, op),
-            partial(check, subject, judged, op, *more.get(kind, ())),
-        )
-        for kind, (check, count) in ((kind, CHECKS[kind]) for kind in kinds)
-    ]
+    tasks = [_make_operator_task(scope, judged, op, kind, *more.get(kind, ())) for kind in kinds]
     if steps is None:
         return tasks
+    make = partial(_make_task, scope)
     adjoint = partial(properties.check_adjoint_of_third, subject, judged)
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
     if subject.name in BACKENDS:  # trigraph.torch's plain forms subtract excluded terms, which spreads NaN
-        spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
-        tasks += [
-            make("nan", op.name, case.dtype, _count_fields(case, op), partial(spoil, a.name))
-            for a in case.select_present(op)
-        ]
+        tasks += _make_nonfinite_tasks(scope, judged, op)
     if case.dtype == "float64":
         differ = partial(differences.check_differences, subject, judged, op, steps)
         tasks.append(make("differences", op.name, case.dtype, _count_fields(case, op), differ))

@@ -149,7 +149,6 @@ def kernel_types(text: str, instances: Iterable[str]) -> dict[str, str]:
 
 
 def _template_parameter_names(head: str) -> list[str]:
-    """Return the names of the parameters of a template."""
     return [parameter.split()[-1] for parameter in head.split(",") if parameter.split()]
 
 

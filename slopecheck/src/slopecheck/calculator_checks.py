@@ -256,7 +256,6 @@ class Checks:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
 
     def _rotation(self) -> np.ndarray:
-        """Return a random rotation."""
         from scipy.spatial.transform import Rotation  # SciPy is installed, because ASE requires it
 
         return np.asarray(Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())

@@ -229,7 +229,6 @@ class _Plan(Plan):
 
     @property
     def calls(self) -> int:
-        """Number of calls so far."""
         return self.problem.calls
 
     def cost(self) -> tuple[int, str]:

@@ -45,7 +45,6 @@ def add_tangent(
         return xp.concatenate([xp.zeros_like(params[at]) if t is None else t[at] for t, at in parts])
 
     def drop_second_layer(direction: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a direction with the second layer set to zero."""
         of_params = direction["params"]
         return {**direction, "params": None if of_params is None else layers(of_params, None)}
 

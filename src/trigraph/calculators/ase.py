@@ -1,6 +1,7 @@
 """ASE calculator for models of `trigraph.torch.nn`, for relaxations and molecular dynamics."""
 
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -9,23 +10,11 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from trigraph.calculators.settings import check_skin, settings
+from trigraph.calculators.settings import NeighborCache, check_skin, settings, unwrap_model
 from trigraph.torch.potentials.compiled import compile_or_capture
-from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Calculator"]
-
-
-class _NeighborCache(NamedTuple):
-    """Cached neighbours and everything that they depend on.
-
-    Neighbours are valid for the same number of atoms, cell, pbc and settings, until an atom has moved by half the skin.
-    """
-
-    atoms: Atoms
-    settings: tuple[Any, ...]
-    neighbors: Any
 
 
 class Calculator(_Calculator):  # type: ignore[misc]
@@ -88,7 +77,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         model = compile_or_capture("Calculator", model, compile, capture)
         self.model, self.skin = model, check_skin("Calculator", model, skin)
         self._settings_of_results: tuple[Any, ...] | None = None
-        self._neighbor_cache: _NeighborCache | None = None
+        self._neighbor_cache = NeighborCache()
 
     def _settings(self) -> tuple[Any, ...]:
         """Return all settings, except the atoms, on which results and neighbours depend."""
@@ -97,7 +86,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
     def reset(self) -> None:
         """Discard cached results and neighbours."""
         super().reset()
-        self._neighbor_cache = None
+        self._neighbor_cache = NeighborCache()
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Return what has changed since the last calculation; "settings" means any of `_settings`."""
@@ -119,7 +108,11 @@ class Calculator(_Calculator):  # type: ignore[misc]
         self.results, self._settings_of_results = {}, self._settings()
         model: Any = self.model
         z, pos, cell, pbc = self._make_tensors(self.atoms)
-        keywords = {"neighbors": self._find_neighbors(pos, cell, pbc)} if self.skin else {"pbc": pbc}
+        keywords = {"pbc": pbc}
+        if self.skin:
+            key = self._settings(), self.atoms.cell.tolist(), self.atoms.pbc.tolist()
+            search = partial(model.neighbors, pos, cell=cell, pbc=pbc, skin=self.skin)
+            keywords = {"neighbors": self._neighbor_cache.find(self.atoms.positions, self.skin, key, search)}
         results = model.energy_forces_stress(z, pos, cell=cell, **keywords)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
@@ -151,7 +144,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         atoms = self.atoms if atoms is None else atoms
         if not isinstance(atoms, Atoms):
             raise TypeError(f"Calculator.get_hessian: atoms is a {type(atoms).__name__}; expected ase.Atoms")
-        model: Any = self.model.model if isinstance(self.model, Replacement) else self.model
+        model = unwrap_model(self.model)
         if not hasattr(model, "hessian"):
             raise TypeError(f"Calculator.get_hessian: {type(model).__name__} has no hessian; expected a Potential")
         z, pos, cell, pbc = self._make_tensors(atoms)
@@ -167,23 +160,3 @@ class Calculator(_Calculator):  # type: ignore[misc]
         z = torch.as_tensor(atoms.numbers, dtype=torch.int64, device=like.device)
         pos = torch.as_tensor(atoms.positions, dtype=like.dtype, device=like.device)
         return z, pos, cell, torch.as_tensor(atoms.pbc, device=like.device)
-
-    def _find_neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None, pbc: torch.Tensor) -> Any:
-        """Return the cached neighbours, or search again if they may have changed."""
-        atoms, cache, settings = self.atoms, self._neighbor_cache, self._settings()
-        if cache is not None and cache.settings == settings:
-            cached_atoms = cache.atoms
-            is_comparable = (
-                len(cached_atoms) == len(atoms)
-                and (cached_atoms.pbc == atoms.pbc).all()
-                and (cached_atoms.cell[:] == atoms.cell[:]).all()
-            )
-            if (
-                is_comparable
-                and np.linalg.norm(atoms.positions - cached_atoms.positions, axis=1).max(initial=0.0) <= self.skin / 2
-            ):
-                return cache.neighbors
-        model: Any = self.model
-        neighbors = model.neighbors(pos, cell=cell, pbc=pbc, skin=self.skin)
-        self._neighbor_cache = _NeighborCache(atoms.copy(), settings, neighbors)
-        return neighbors

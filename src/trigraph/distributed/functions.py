@@ -126,7 +126,6 @@ class _DividedCall:
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
     def _compute_on_subgraph(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-        """Call the operator for a subgraph."""
         arguments = {n: v for n, v in values.items() if n not in subgraph.graphs}
         for a in self.op.arguments:
             divided, value = self.divided[a.name], values[a.name]

@@ -115,14 +115,17 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
             jnp.full(r.shape, -1 if fields[n].index else 0, r.dtype) for n, r in zip(form.wanted, results, strict=True)
         ]
     if form.order == BWD_TANGENT:
-        by_field = _sum_values(*_compute_both_terms(form, values))
+        rest, own = _split_operands(form, values)
+        by_first = _call_order(form, rest, 1, form.wanted, grad=own["along"])
+        by_field = _sum_values(by_first, _call_order(form, rest, 2, form.wanted, gg=own["gg"], grad=own["grad"]))
         return [by_field[n] for n in form.wanted]
     if form.order == SECOND_DERIVATIVE:
         by_field = _compute_second_derivative(form, values)
         return [by_field[n.removeprefix("grad_")] for n in form.wanted]
     first = values[form.spec.inputs[0].name]
+    absent = {n for n in form.spec.optional if not _has_operand(form, n)}
     for a in op.arguments:
-        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _list_absent_inputs(form):
+        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in absent:
             values[a.name] = jnp.zeros(evaluate_shape(a, sizes), first.dtype)
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
     integers = [
@@ -151,10 +154,6 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
 def _has_operand(form: Form, name: str) -> bool:
     """Return whether an optional input or graph object was given."""
     return bool(dict(form.sizes).get(f"has_{name}"))
-
-
-def _list_absent_inputs(form: Form) -> set[str]:
-    return {n for n in form.spec.optional if not _has_operand(form, n)}
 
 
 def _refuse(context: Any, *operands: Any, form: Form) -> Any:
@@ -189,8 +188,10 @@ def _split_operands(form: Form, values: Mapping[str, Any]) -> tuple[Values, dict
     return rest, prefixes
 
 
-def _add_prefixes(**groups: Values) -> Values:
-    return {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
+def _call_order(form: Form, rest: Values, order: int, wanted: Sequence[str], **groups: Values) -> Values:
+    """Return the wanted fields of an order for the operands in `rest`, and those in `groups` under their prefixes."""
+    prefixed = {f"{prefix}_{n}": value for prefix, group in groups.items() for n, value in group.items()}
+    return call(form._replace(order=order), rest | prefixed, wanted)
 
 
 def _sum_values(*parts: Values) -> Values:
@@ -205,67 +206,50 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> tupl
     results = operator.bind(*primals, form=form)
     values = dict(zip(form.names, primals, strict=True))
     named_tangents = {n: t for n, t in zip(form.names, tangents, strict=True) if type(t) is not ad.Zero}
-    rest, operand_groups = _split_operands(form, values)
-    along, tangent_groups = _split_operands(form, named_tangents)
+    rest, own = _split_operands(form, values)
+    along, moved = _split_operands(form, named_tangents)
     # Tangents of fwd's results are ignored, because bwd2 treats these results as functions of the inputs.
     along = {a.name: along[a.name] for a in form.spec.inputs if a.name in along}
-    second, third = form._replace(order=2), form._replace(order=SECOND_DERIVATIVE)
-    inputs = [n for n in form.wanted if not n.startswith("grad_")]
-    grads = [n for n in form.wanted if n.startswith("grad_")]
+    compute, wanted = partial(_call_order, form, rest), form.wanted
+    inputs = [n for n in wanted if not n.startswith("grad_")]
+    grads = [n for n in wanted if n.startswith("grad_")]
     parts: list[Values] = []
     if form.order == 0:
-        outputs = [a.name for a in form.spec.outputs]
-        given_back = {n: r for n, r in zip(form.wanted, results, strict=True) if _reuses_results(form, n)}
-        fields = (
-            call(second, rest | given_back | _add_prefixes(gg=along), [f"grad_{n}" for n in outputs]) if along else {}
-        )
-        parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
+        if along:
+            given_back = {n: r for n, r in zip(wanted, results, strict=True) if _reuses_results(form, n)}
+            names = [f"grad_{a.name}" for a in form.spec.outputs]
+            fields = _call_order(form, rest | given_back, 2, names, gg=along)
+            parts.append({n.removeprefix("grad_"): t for n, t in fields.items()})
     elif form.order == 1:
-        next_form = form._replace(order=BWD_TANGENT if tangent_groups["grad"] and along else 2 if along else 1)
-        named_tangents = (
-            _add_prefixes(along=tangent_groups["grad"], gg=along, grad=operand_groups["grad"])
-            if along
-            else _add_prefixes(grad=tangent_groups["grad"])
-        )
-        parts.append(call(next_form, rest | named_tangents, form.wanted) if tangent_groups["grad"] or along else {})
+        if along and moved["grad"]:
+            parts.append(compute(BWD_TANGENT, wanted, along=moved["grad"], gg=along, grad=own["grad"]))
+        elif along:
+            parts.append(compute(2, wanted, gg=along, grad=own["grad"]))
+        elif moved["grad"]:
+            parts.append(compute(1, wanted, grad=moved["grad"]))
     elif form.order == BWD_TANGENT:
-        if tangent_groups["gg"] or tangent_groups["along"]:
-            parts.append(
-                call(
-                    form,
-                    rest
-                    | _add_prefixes(
-                        along=tangent_groups["along"], gg=tangent_groups["gg"], grad=operand_groups["grad"]
-                    ),
-                    form.wanted,
-                )
-            )
-        if tangent_groups["grad"]:
-            parts.append(
-                call(second, rest | _add_prefixes(gg=operand_groups["gg"], grad=tangent_groups["grad"]), form.wanted)
-            )
+        if moved["gg"] or moved["along"]:
+            parts.append(compute(BWD_TANGENT, wanted, along=moved["along"], gg=moved["gg"], grad=own["grad"]))
+        if moved["grad"]:
+            parts.append(compute(2, wanted, gg=own["gg"], grad=moved["grad"]))
         if along:
-            parts.append(call(second, rest | _add_prefixes(gg=along, grad=operand_groups["along"]), form.wanted))
-            parts.append(_compute_tangent(second, values, along, form.wanted))
+            parts.append(compute(2, wanted, gg=along, grad=own["along"]))
+            parts.append(_compute_tangent(form._replace(order=2), values, along, wanted))
     elif form.order == 2:
-        if tangent_groups["gg"]:
-            parts.append(
-                call(form, rest | _add_prefixes(gg=tangent_groups["gg"], grad=operand_groups["grad"]), form.wanted)
-            )
-        if tangent_groups["grad"]:
-            parts.append(call(form, rest | _add_prefixes(gg=operand_groups["gg"], grad=tangent_groups["grad"]), inputs))
+        if moved["gg"]:
+            parts.append(compute(2, wanted, gg=moved["gg"], grad=own["grad"]))
+        if moved["grad"]:
+            parts.append(compute(2, inputs, gg=own["gg"], grad=moved["grad"]))
         if along:
-            parts.append(call(third, rest | _add_prefixes(gg=operand_groups["gg"], along=along), grads))
+            parts.append(compute(SECOND_DERIVATIVE, grads, gg=own["gg"], along=along))
             parts.append(_compute_tangent(form, values, along, inputs))
     else:
         for direction in ("gg", "along"):
-            if tangent_groups[direction]:
-                pair = {"gg": operand_groups["gg"], "along": operand_groups["along"]} | {
-                    direction: tangent_groups[direction]
-                }
-                parts.append(call(form, rest | _add_prefixes(**pair), form.wanted))
+            if moved[direction]:
+                pair = {"gg": own["gg"], "along": own["along"]} | {direction: moved[direction]}
+                parts.append(compute(SECOND_DERIVATIVE, wanted, **pair))
         if along:
-            parts.append(_compute_tangent(form, values, along, form.wanted))
+            parts.append(_compute_tangent(form, values, along, wanted))
     fields = _sum_values(*parts)
     zeros = (type_of(r).to_tangent_aval() for r in results)
     return results, [fields.get(n, ad.Zero(z)) for n, z in zip(form.wanted, zeros, strict=True)]
@@ -281,33 +265,31 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
     values = {n: v for n, v in zip(form.names, operands, strict=True) if not ad.is_undefined_primal(v)}
     unknown = [n for n, v in zip(form.names, operands, strict=True) if ad.is_undefined_primal(v)]
     cotangents_by_field = {n: c for n, c in zip(form.wanted, cotangents, strict=True) if type(c) is not ad.Zero}
-    rest, operand_groups = _split_operands(form, values)
-    inputs, cotangent_groups = _split_operands(form, cotangents_by_field)
+    rest, own = _split_operands(form, values)
+    inputs, of_groups = _split_operands(form, cotangents_by_field)
     prefix = unknown[0].partition("_")[0]
     targets = [n.partition("_")[2] for n in unknown]
-    first, second, third = (form._replace(order=n) for n in (1, 2, SECOND_DERIVATIVE))
+    compute = partial(_call_order, form, rest)
     parts: list[Values] = []
     if form.order == 1:  # transpose with respect to the output gradients
-        parts.append(call(second, rest | _add_prefixes(gg=inputs), unknown) if inputs else {})
-    elif form.order == BWD_TANGENT:
-        unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
-        fields = (
-            call(second, rest | _add_prefixes(gg=inputs, grad=operand_groups["grad"]), list(unknown_to.values()))
-            if inputs
-            else {}
-        )
-        parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
-    elif prefix == "grad":  # transpose of bwd2's input fields
-        fields = call(third, rest | _add_prefixes(gg=operand_groups["gg"], along=inputs), unknown) if inputs else {}
-        parts.append(fields)
-    elif form.order == 2:
-        if cotangent_groups["grad"]:
-            parts.append(call(first, rest | _add_prefixes(grad=cotangent_groups["grad"]), targets))
         if inputs:
-            parts.append(call(second, rest | _add_prefixes(gg=inputs, grad=operand_groups["grad"]), targets))
-    elif cotangent_groups["grad"]:  # SECOND is symmetric in its directions
-        other = operand_groups["gg"] if prefix == "along" else operand_groups["along"]
-        parts.append(call(second, rest | _add_prefixes(gg=other, grad=cotangent_groups["grad"]), targets))
+            parts.append(compute(2, unknown, gg=inputs))
+    elif form.order == BWD_TANGENT:
+        if inputs:
+            unknown_to = {n: n.removeprefix("gg_").replace("along_", "grad_", 1) for n in unknown}
+            fields = compute(2, list(unknown_to.values()), gg=inputs, grad=own["grad"])
+            parts.append({n: fields[to] for n, to in unknown_to.items() if to in fields})
+    elif prefix == "grad":  # transpose of bwd2's input fields
+        if inputs:
+            parts.append(compute(SECOND_DERIVATIVE, unknown, gg=own["gg"], along=inputs))
+    elif form.order == 2:
+        if of_groups["grad"]:
+            parts.append(compute(1, targets, grad=of_groups["grad"]))
+        if inputs:
+            parts.append(compute(2, targets, gg=inputs, grad=own["grad"]))
+    elif of_groups["grad"]:  # SECOND is symmetric in its directions
+        other = own["gg"] if prefix == "along" else own["along"]
+        parts.append(compute(2, targets, gg=other, grad=of_groups["grad"]))
     fields = _sum_values(*parts)
     wanted = unknown if prefix == "grad" or form.order == BWD_TANGENT else targets
     named = {n: fields[w] for n, w in zip(unknown, wanted, strict=True) if w in fields}
@@ -315,14 +297,6 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, form: Form) -> list[An
         (named[n] if n in named else ad.Zero(v.aval)) if ad.is_undefined_primal(v) else None
         for n, v in zip(form.names, operands, strict=True)
     ]
-
-
-def _compute_both_terms(form: Form, values: Mapping[str, Any]) -> tuple[Values, Values]:
-    rest, operand_groups = _split_operands(form, values)
-    first = call(form._replace(order=1), rest | _add_prefixes(grad=operand_groups["along"]), form.wanted)
-    return first, call(
-        form._replace(order=2), rest | _add_prefixes(gg=operand_groups["gg"], grad=operand_groups["grad"]), form.wanted
-    )
 
 
 def _differentiate_plain(form: Form, values: Mapping[str, Any]) -> tuple[Any, Values]:
@@ -341,9 +315,8 @@ def _compute_second_derivative(form: Form, values: Mapping[str, Any]) -> Values:
     """Compute D2F[gg, along] of every output with the plain form."""
     derivative, inputs = _differentiate_plain(form, values)
     along = _split_operands(form, values)[1]["along"]
-    fields: Values = jax.jvp(derivative, (inputs,), ({n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()},))[
-        1
-    ]
+    directions = {n: along.get(n, jnp.zeros_like(x)) for n, x in inputs.items()}
+    fields: Values = jax.jvp(derivative, (inputs,), (directions,))[1]
     return fields
 
 

@@ -119,7 +119,6 @@ def _example_arguments(op: Operator) -> dict[str, str]:
 
 
 def _find_printed_field(op: Operator, given: Mapping[str, str]) -> str:
-    """Return the name of the result field that an example prints."""
     return op.fields[0].name if op.order < 2 else [f.name for f in op.fields if f.name in given][-1]
 
 

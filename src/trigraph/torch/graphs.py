@@ -152,7 +152,6 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
 def _compute_reverse_arrays(
     offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int
 ) -> tuple[Any, ...]:
-    """Compute the reverse arrays of a CSC graph as new tensors."""
     with on_device(offsets):
         arrays = tuple(map(view_array, (offsets, indices, edge_ids)))
         graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))

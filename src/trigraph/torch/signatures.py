@@ -53,10 +53,16 @@ def allow_nesting(jvp: Callable[..., Any]) -> Any:
 
 
 class ElementwiseFunction(torch.autograd.Function):
-    """Custom function whose arguments and results all have the same shape, with its own vmap rule.
+    """Custom function whose arguments and results all have the same shape, with its own vmap rule; saves its arguments.
 
     Torch's generated rule cannot be nested: it passes batched tensors to a `jvp`, which `allow_nesting` cannot unpack.
     """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the arguments for both modes."""
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Any) -> Any:

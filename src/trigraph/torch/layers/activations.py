@@ -28,11 +28,6 @@ class _SiLU(ElementwiseFunction):
         return torch.nn.functional.silu(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)  # torch's generated vmap rule saves the same tensors for forward mode
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled() or has_tangents((grad, x)):
@@ -51,11 +46,6 @@ class _SiLUBackward(ElementwiseFunction):
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
         return _silu_backward(grad, x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gg: Tensor) -> Any:
@@ -80,11 +70,6 @@ class _SiLUDoubleBackward(ElementwiseFunction):
         first = _silu_backward(gg, x)
         half = torch.addcmul(first, gg, torch.nn.functional.silu(x), value=-0.5)
         return first, torch.addcmul(x.new_zeros(()), grad, _softplus_backward(half, x, -1.0, 40.0), value=2.0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, ggg_grad: Tensor, ggg_x: Tensor) -> Any:

@@ -177,7 +177,6 @@ class GATConv(torch.nn.Module):
 
     @property
     def _linears(self) -> tuple[Any, Any]:
-        """Linear layers of sources and of destinations."""
         return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
 
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:

@@ -53,6 +53,9 @@ class Replacement(Module):
         The original potential, with the same parameters.
     """
 
+    differentiated: Callable[..., EnergyForcesStress]
+    differentiated_along: Callable[..., Tensor]
+
     def __init__(self, model: Potential) -> None:
         super().__init__()
         self.model = model
@@ -88,18 +91,6 @@ class Replacement(Module):
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
         """Check the arguments of a call; see :meth:`Potential.prepare`."""
         return self.model.prepare(*args, **kwargs)
-
-    def differentiated(
-        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
-    ) -> EnergyForcesStress:
-        """Return the results of `energy_forces_stress` for arguments checked by `prepare`."""
-        raise NotImplementedError
-
-    def differentiated_along(
-        self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, vector: Tensor, create_graph: bool
-    ) -> Tensor:
-        """Return the result of `hessian_vector_product` for arguments checked by `prepare`."""
-        raise NotImplementedError
 
     def make_hessian_product(
         self, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors

@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -161,29 +161,19 @@ class _Selected(torch.autograd.Function):
         return summed, None, *(1 + len(tensors) + len(ctx.others)) * [None]
 
 
-def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Call `_WithBias`, because traced programs can call only ordinary functions."""
-    return _WithBias.apply(x, bias)  # type: ignore[no-untyped-call]
+def _make_ordinary(cls: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+    """Return a function that calls `cls.apply`, because traced programs can call only ordinary functions."""
+
+    def call(*args: Any) -> Tensor:
+        return cls.apply(*args)  # type: ignore[no-any-return, no-untyped-call]
+
+    call.__name__ = call.__qualname__ = cls.__name__.removeprefix("_")
+    return call
 
 
-def multiply_outer(first: Tensor, second: Tensor) -> Tensor:
-    """Call `_Outer`."""
-    return _Outer.apply(first, second)  # type: ignore[no-untyped-call]
-
-
-def multiply_single_column(first: Tensor, second: Tensor) -> Tensor:
-    """Call `_OneColumn`."""
-    return _OneColumn.apply(first, second)  # type: ignore[no-untyped-call]
-
-
-def sum_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
-    """Call `_Sums`."""
-    return _Sums.apply(values, index, *rest)  # type: ignore[no-untyped-call]
-
-
-def select_rows(values: Tensor, index: Tensor, *rest: Any) -> Tensor:
-    """Call `_Selected`."""
-    return _Selected.apply(values, index, *rest)  # type: ignore[no-untyped-call]
+add_bias, multiply_outer, multiply_single_column, sum_rows, select_rows = map(
+    _make_ordinary, (_WithBias, _Outer, _OneColumn, _Sums, _Selected)
+)
 
 
 def find_index_nodes(program: Any, state: Mapping[str, Tensor], example: Any) -> dict[Any, Any]:
