@@ -113,12 +113,22 @@ class Wrong(Calculator):
         return results
 
 
-def scaled_forces(self, atoms, results):
-    results["forces"] = 1.00001 * results["forces"]
+def changes(what, change):
+    """Return a mistake in one result."""
+
+    def mistake(self, atoms, results):
+        results[what] = change(results[what], atoms)
+
+    return mistake
 
 
-def sign_of_a_shear(self, atoms, results):
-    results["stress"] = results["stress"] * [1, 1, 1, 1, -1, 1]
+scaled_forces = changes("forces", lambda f, a: 1.00001 * f)
+sign_of_a_shear = changes("stress", lambda s, a: s * [1, 1, 1, 1, -1, 1])
+noise = changes("energy", lambda e, a: e + 1e-14 * np.random.default_rng().standard_normal())
+friction = changes("forces", lambda f, a: 0.9 * f)
+sideways = changes("forces", lambda f, a: f + np.outer([1e-9, -1e-9], [1, 0, 0]) if len(a) == 2 else f)
+long_range = changes("energy", lambda e, a: e + sum(1 / d for d in a.get_all_distances()[np.triu_indices(len(a), 1)]))
+jump = changes("energy", lambda e, a: e + 1e-3 * (a.get_distance(0, 1) > 3) if len(a) == 2 else e)
 
 
 def last(self, atoms, results):
@@ -137,10 +147,6 @@ def first(self, atoms, results):
 def by_positions(self, atoms, results):
     """Cache results by positions only, without the cell."""
     results |= vars(self).setdefault("known", {}).setdefault(atoms.positions.tobytes(), dict(results))
-
-
-def noise(self, atoms, results):
-    results["energy"] += 1e-14 * np.random.default_rng().standard_normal()
 
 
 def order(self, atoms, results):
@@ -187,19 +193,6 @@ def per_atom(self, atoms, results):
 def fails_alone(self, atoms, results):
     if len(atoms) == 1:
         raise IndexError("list of neighbours is empty")
-
-
-def sideways(self, atoms, results):
-    if len(atoms) == 2:
-        results["forces"] = results["forces"] + [[1e-9, 0, 0], [-1e-9, 0, 0]]
-
-
-def long_range(self, atoms, results):
-    results["energy"] += sum(1 / d for d in atoms.get_all_distances()[np.triu_indices(len(atoms), 1)])
-
-
-def friction(self, atoms, results):
-    results["forces"] = 0.9 * results["forces"]
 
 
 def of_angle(self, atoms, results):
@@ -365,6 +358,8 @@ def test_mistakes(mistake, kind, atoms, words):
         (lambda: Loose(wraps_its_atoms), "unchanged", "modified by a call"),
         (Limited, "scale", "jump"),
         (LimitedByOrder, "renumbering", "energy differs"),
+        (lambda: Wrong(knows_its_copies), "copy", "energy differ from those of the calculator"),
+        (lambda: Wrong(knows_its_copies), "pickle", "energy differ from those of the calculator"),
     ],
 )
 def test_mistakes_in_what_is_kept_or_left_out(make, kind, words):
@@ -377,15 +372,6 @@ def test_mistakes_in_what_is_kept_or_left_out(make, kind, words):
 def test_no_energy_at_all():
     """A calculator whose energies and forces are zero passes."""
     assert run(lambda: Wrong(nothing)).passed
-
-
-def changed(what, change):
-    """Return a factory of calculators with one wrong result."""
-
-    def mistake(self, atoms, results):
-        results[what] = change(results[what], atoms)
-
-    return lambda: Wrong(mistake)
 
 
 def spoilt(values, atoms):
@@ -426,7 +412,7 @@ def spoilt(values, atoms):
 def test_guesses(what, change, guess):
     """The cause of wrong forces or stress is guessed only if it explains all components."""
     kinds = ("stress",) if what == "stress" else ("forces",)
-    (row,) = [c for c in run(changed(what, change), kinds=kinds).failures if "components" in c.field]
+    (row,) = [c for c in run(lambda: Wrong(changes(what, change)), kinds=kinds).failures if "components" in c.field]
     told = row.note.partition("+- ")[2].partition("; ")[2]
     assert told.endswith(guess) if guess else not told, row.note
     assert ("?" in row.note) == ("?" in guess)
@@ -435,7 +421,7 @@ def test_guesses(what, change, guess):
 def test_no_guess_between_two():
     """Exchanging the forces on two atoms equals a change of sign, so the factor is reported without a cause."""
     two = Atoms("Cu2", [[0, 0, 0], [0.3, 0.4, 2.4]])
-    result = run(changed("forces", lambda f, a: f[::-1]), two, kinds=("forces",))
+    result = run(lambda: Wrong(changes("forces", lambda f, a: f[::-1])), two, kinds=("forces",))
     assert "every component is -1 times what differences give" in str(result).replace("\n", " ")
     assert "?" not in str(result)
 
@@ -453,11 +439,6 @@ READ = {
     "an object": (lambda a: a.info.update(f=lambda: 1), lambda a: np.array([a.info["f"]() if "f" in a.info else 0])),
     "a displaced cell": (lambda a: a.set_celldisp([1.0, 0, 0]), lambda a: a.get_celldisp()),
 }
-
-
-def jump(self, atoms, results):
-    if len(atoms) == 2:
-        results["energy"] += 1e-3 * (atoms.get_distance(0, 1) > 3)
 
 
 REDUCED = {"lone atom": field, "cutoff": jump, "line": of_angle, "far atoms": long_range, "company": per_atom}
@@ -486,13 +467,6 @@ def test_mistakes_where_something_else_is_read(what, kind, mistake):
 @functools.cache
 def failures_without_a_mistake(kind, crystal):
     return failed(run(Wrong, CRYSTAL if crystal else CLUSTER, kinds=(kind,)))
-
-
-def test_copies():
-    """The checks find calculators that change when copied or pickled."""
-    for kind in ("copy", "pickle"):
-        assert failed(run(lambda: Wrong(knows_its_copies), kinds=(kind,))) == {kind}
-        assert not failed(run(Wrong, kinds=(kind,)))
 
 
 def test_float32():
@@ -586,14 +560,9 @@ def test_command(tmp_path, monkeypatch):
     done = CliRunner().invoke(main, [*command, "mine_to_check:wrong"])
     assert done.exit_code == 1
     assert "OSError: no model" in done.output
-    for words, text in [
-        (["calculator", "mine_to_check:EMT"], "Missing option '--structure'"),
-        ([*command, "mine_to_check:other"], "cannot be loaded"),
-        ([*command, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
-    ]:
-        done = CliRunner().invoke(main, words)
-        assert done.exit_code == 2, done.output
-        assert text in done.output
+    done = CliRunner().invoke(main, ["calculator", "mine_to_check:EMT"])
+    assert done.exit_code == 2, done.output
+    assert "Missing option '--structure'" in done.output
 
 
 @pytest.mark.usefixtures("unignored_signals")

@@ -228,7 +228,7 @@ class Calls(Identities):
                 for name, value in self._layouts(array, like):
                     plain, other = self._arguments(), self._arguments()
                     at = p.wanted[k] if group == "inputs" else k
-                    same = _lay_out_same(name, array)
+                    same = np.repeat(array[:1], len(array), axis=0) if name == "expanded" else array
                     getattr(plain, group)[at] = p.framework.from_host(same, like)
                     getattr(other, group)[at] = value
                     moved = [[same if a is array else a for a in one] for one in (p.x, *self.rest)]
@@ -276,8 +276,3 @@ class Calls(Identities):
             allowed, unsure = self._tolerate_order(worst, lowest, numbers)
             problem = f"{where} differ from results in the contiguous layout by {worst:.0e}" + f"; {BETTER}" * unsure
         yield self.check("", what, worst, allowed, problem, inconclusive=unsure)
-
-
-def _lay_out_same(layout: str, array: np.ndarray) -> np.ndarray:
-    """Return the values that an array has in a layout."""
-    return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array

@@ -26,10 +26,6 @@ INFLUENCES = {
 }
 
 
-def _no_remarks(cases: Sequence[str], operator: str) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
 class Terms:
     """Names and texts of a program; the defaults suit functions and calculators."""
@@ -41,6 +37,7 @@ class Terms:
     influences: Mapping[str, Sequence[str]] = field(default_factory=lambda: INFLUENCES)  # the keys may include "commit"
     # Name of the definition of each operator; the operators of one definition are its orders of derivatives.
     definitions: Mapping[str, str] = field(default_factory=dict)
-    remarks: Callable[[Sequence[str], str], list[str]] = _no_remarks  # remarks about failed cases of an operator
+    # Remarks about failed cases of an operator.
+    remarks: Callable[[Sequence[str], str], list[str]] = lambda cases, operator: []
     colours: Mapping[str, str] = field(default_factory=dict)  # colour of the curves of each backend
     legend: str = ""  # text below the table of a run
