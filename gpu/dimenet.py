@@ -36,12 +36,10 @@ BLOCKS = 2048  # maximum number of blocks that sum gradients of weights; each bl
 def radial_basis_fwd(call: Call) -> None:
     """Compute rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
     edges, radial, spherical, exponent = _radial_sizes(call)
-    grid = (ceil_divide(edges * radial * (spherical + 1), THREADS),)
-    call.kernels.launch(
+    call.kernels.launch_elementwise(
         "dimenet_radial",
         (call.kernels.dtype,),
-        grid,
-        (THREADS,),
+        edges * radial * (spherical + 1),
         dist=call.inputs.dist,
         freq=call.inputs.freq,
         rbf=call.fields["rbf"],
@@ -128,8 +126,7 @@ def radial_basis_bwd3(call: Call) -> None:
         return
     for name, part in parts.items():
         if part is not None:
-            with sums.Total(kernels, fields[name], fresh=True) as total:
-                total.add(part)
+            sum_rows(kernels, part, fields[name], fresh=True)
 
 
 def _radial_sizes(call: Call) -> tuple[int, ...]:
@@ -193,15 +190,12 @@ class _Triplets:
     def _empty(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.empty(*shape) if wanted else None
 
-    def _launch_elementwise(self, kernel: str, count: int, /, **arguments: Any) -> None:
-        self.kernels.launch(kernel, (self.dtype,), (ceil_divide(count, THREADS),), (THREADS,), **arguments)
-
     def _directions(self) -> tuple[Any, Any]:
         """Return unit vectors and, if there are cotangents, their derivatives."""
         unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
         vec = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
-        self._launch_elementwise(
-            "dimenet_directions", self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges
+        self.kernels.launch_elementwise(
+            "dimenet_directions", (self.dtype,), self.edges, **vec, unit=unit, unit_dot=unit_dot, num_edges=self.edges
         )
         return unit, unit_dot
 
@@ -239,7 +233,7 @@ class _Triplets:
             return None
         up = self._empty(ceil_divide(len(down), PAD), self._tile_rows, PAD)
         sizes = {"size": up.size, "rows": self._tile_rows, "num_columns": len(down), "n_mid": self.mid}
-        self._launch_elementwise("dimenet_transpose", up.size, down=down, up=up, **sizes)
+        self.kernels.launch_elementwise("dimenet_transpose", (self.dtype,), up.size, down=down, up=up, **sizes)
         return up
 
     @property
@@ -324,4 +318,5 @@ class _Triplets:
         if vec is not None:
             grads = {"grad_unit": unit, "grad_unit_dot": unit_dot, "num_edges": self.edges, "parts": 2 * self.tiles}
             inputs = {"vec": self.inputs.vec, "vec_dot": self.dots.vec}
-            self._launch_elementwise("dimenet_vec_gradient", self.edges, **inputs, **grads, out=vec)
+            arguments = inputs | grads | {"out": vec}
+            self.kernels.launch_elementwise("dimenet_vec_gradient", (self.dtype,), self.edges, **arguments)

@@ -7,7 +7,7 @@ faster for nodes with dozens of edges, but the four components of its state exce
 from typing import Any, NamedTuple
 
 from trigraph.gpu.call import Call
-from trigraph.gpu.sums import ROWS, Total, ceil_divide
+from trigraph.gpu.sums import ROWS, ceil_divide, sum_rows
 from trigraph.table.constants import THREADS
 
 LANES = 32
@@ -80,8 +80,7 @@ class _Third:
         }
 
     def each(self, kernel: str, count: int, /, **arguments: Any) -> None:
-        grid, types = (ceil_divide(count, THREADS),), (self.kernels.dtype,)
-        self.kernels.launch(f"dimenet_third_{kernel}", types, grid, (THREADS,), **arguments)
+        self.kernels.launch_elementwise(f"dimenet_third_{kernel}", (self.kernels.dtype,), count, **arguments)
 
     def outputs(self, name: str) -> dict[str, Any]:
         """Return the output fields of an input, keyed by kernel argument."""
@@ -143,8 +142,7 @@ class _Third:
             kernel = "dimenet_third_products_gradient"
             self.kernels.launch(kernel, types, grid, (THREADS,), parts=parts, sbf_rad=self.sbf_rad, **arguments)
             total = self.kernels.empty(parts.shape[1])
-            with Total(self.kernels, total, fresh=True) as sums:
-                sums.add(parts)
+            sum_rows(self.kernels, parts, total, fresh=True)
             count = (self.rows + self.channels) * self.weights.n_mid
             more = {"weights": self.weights, "grad_products": total}
             self.each("weights_gradient", count, **more, **self.outputs("weights"))

@@ -33,7 +33,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Extents, Types
 from trigraph.gpu.rows import ACCESS_BYTES, THREADS, HeadLanes, Lanes, align, is_wide
-from trigraph.gpu.sums import ROWS, Rows, Total, ceil_divide
+from trigraph.gpu.sums import ROWS, Rows, ceil_divide
 from trigraph.table import ACTIVATIONS
 from trigraph.table.constants import ALL_STEPS, FIRST_STEP, LAST_STEP, OUTPUT_STEP, SECOND_STEP, STATISTICS_STEP
 from trigraph.table.lazy import lazy
@@ -423,8 +423,7 @@ class _Attention:
             dim_head=self.dim_head,
             parts=parts,
         )
-        with Total(self.kernels, out, fresh=True) as total:
-            total.add(parts)
+        sums.sum_rows(self.kernels, parts, out, fresh=True)
 
     # ---- launches
 

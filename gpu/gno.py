@@ -311,8 +311,7 @@ class _Message:
             groups = 8 * ceil_divide(width, 32)
             parts = self.kernels.xp.empty((num_rows, groups, 6), "int32")
             arguments = {"values": values, "num_rows": num_rows, "width": width, "parts": parts}
-            blocks = ceil_divide(num_rows * groups, THREADS)
-            self.kernels.launch("gno_split_rows_tensor", (), (blocks,), (THREADS,), **arguments)
+            self.kernels.launch_elementwise("gno_split_rows_tensor", (), num_rows * groups, **arguments)
             self._parts[id(values)] = values, parts
         return self._parts[id(values)][1]
 
@@ -398,17 +397,15 @@ class _Network:
         self, first: int, count: int, stride: int, a_dot: Any = None, a: Any = None, xi: Any = None
     ) -> None:
         """Write a_dot, a^ and xi^ of a block of edges; rows of a_dot and of a^ are `stride` elements apart."""
-        grid = (ceil_divide(count * (max(self.d, self.hidden) + 1), THREADS),)
+        size = count * (max(self.d, self.hidden) + 1)
         arguments: dict[str, Any] = {"network": self.argument, "first": first, "count": count, "stride": stride}
         arguments |= {"a_dot": a_dot, "a": a, "xi": xi}
-        self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (THREADS,), **arguments)
+        self.kernels.launch_elementwise("gno_hidden", (self.params.dtype,), size, **arguments)
 
     def select(self, first: int, count: int, copies: int, s: Any) -> None:
         """Set s (count, copies * H) to zero where the hidden layer is inactive."""
         arguments = {"network": self.argument, "first": first, "count": count, "copies": copies, "s": s}
-        self.kernels.launch(
-            "gno_select", (self.params.dtype,), (ceil_divide(count * self.hidden, THREADS),), (THREADS,), **arguments
-        )
+        self.kernels.launch_elementwise("gno_select", (self.params.dtype,), count * self.hidden, **arguments)
 
 
 # ---- gno_aggregate: sums of matrix-vector and of outer products ------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.gpu.sums import Kernels, ceil_divide
+from trigraph.gpu.sums import Kernels
 from trigraph.graphs.neighbors import MAX_CUTOFFS, find_cell_limit
 from trigraph.table.constants import NEIGHBOR_LANES, THREADS
 
@@ -35,10 +35,10 @@ def bin_atoms(
     # The second limit applies along nonperiodic directions. It is half of the limit of the CPU search, which uses
     # different axes.
     limits = np.float64(find_cell_limit(pos.dtype)), np.float64(cutoff * MAX_CUTOFFS / 2)
-    kernels.launch(
-        "neighbor_bins", types, (ceil_divide(len(pos), THREADS),), (THREADS,), pos=pos, batch=batch, offsets=offsets,
-        frames=frames, num_atoms=len(pos), num_structures=len(periodic), most_cells=limits[0], most_length=limits[1],
-        bins=bins, crossed=crossed, refused=refused,
+    kernels.launch_elementwise(
+        "neighbor_bins", types, len(pos), pos=pos, batch=batch, offsets=offsets, frames=frames, num_atoms=len(pos),
+        num_structures=len(periodic), most_cells=limits[0], most_length=limits[1], bins=bins, crossed=crossed,
+        refused=refused,
     )  # fmt: skip
 
 
@@ -63,11 +63,10 @@ def find_pairs(
     frames, own, crossed = atoms
     order, starts = bins
     kernels, writes = Kernels(_FAMILY, pos), ends is not None
-    kernels.launch(
+    kernels.launch_elementwise(
         "neighbor_pairs",
         (pos.dtype, offsets.dtype, writes),
-        (ceil_divide(len(pos) * NEIGHBOR_LANES, THREADS),),
-        (THREADS,),
+        len(pos) * NEIGHBOR_LANES,
         pos=pos, batch=batch, offsets=offsets, frames=frames, bins=own, crossed=crossed, order=order, starts=starts,
         num_atoms=len(pos), num_structures=len(frames), cutoff=np.float64(cutoff), most=most, ends=ends,
         fits=fits, counts=counts, edges=edges, most_edges=edges.shape[1] if writes else 0,
@@ -79,10 +78,9 @@ def link_edges(pos: Any, row_offsets: Any, edges: Any, arrays: Any, shifts: Any)
     kernels = Kernels(_FAMILY, pos)
     most, num_atoms = edges.shape[1], len(row_offsets) - 1
     ordered = kernels.xp.empty(edges.shape, edges.dtype)
-    grid, block = (ceil_divide(most, THREADS),), (THREADS,)
     sizes = {"row_offsets": row_offsets, "num_atoms": num_atoms, "most_edges": most}
-    kernels.launch("neighbor_order", (), grid, block, edges=edges, sorted=ordered, **sizes)
+    kernels.launch_elementwise("neighbor_order", (), most, edges=edges, sorted=ordered, **sizes)
     types = kernels.dtype, arrays[0].dtype
     names = "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop", "reverse_edge", "edge_start", "edge_stop"
     outputs = dict(zip(names, arrays, strict=True))
-    kernels.launch("neighbor_links", types, grid, block, sorted=ordered, shifts=shifts, **sizes, **outputs)
+    kernels.launch_elementwise("neighbor_links", types, most, sorted=ordered, shifts=shifts, **sizes, **outputs)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from trigraph.gpu.sums import Kernels, ceil_divide
-from trigraph.table.constants import THREADS
+from trigraph.gpu.sums import Kernels
 
 
 def fill_silu_derivatives(order: int, *arrays: Any) -> None:
@@ -14,5 +13,4 @@ def fill_silu_derivatives(order: int, *arrays: Any) -> None:
     arguments = dict(zip(names, arrays, strict=True))
     x = arguments["x"]
     kernels = Kernels("dimenet", x)  # the kernel family of the potentials, which use SiLU
-    grid = (ceil_divide(x.size, THREADS),)
-    kernels.launch(f"silu_bwd{order}", (kernels.dtype,), grid, (THREADS,), **arguments, size=x.size)
+    kernels.launch_elementwise(f"silu_bwd{order}", (kernels.dtype,), x.size, **arguments, size=x.size)

@@ -42,6 +42,10 @@ class Kernels:
         """Launch a kernel of the family with these named arguments; see `Runtime.launch`."""
         self.runtime.launch(self.family, kernel, types, grid, block, shared_mem=shared_mem, **arguments)
 
+    def launch_elementwise(self, kernel: str, types: Types, count: int, /, **arguments: Any) -> None:
+        """Launch a kernel with a thread for each of `count` elements."""
+        self.launch(kernel, types, (ceil_divide(count, THREADS),), (THREADS,), **arguments)
+
     def name_tensor_variant(self, kernel: str) -> str:
         """Return the name of the tensor-core version of `kernel` if float32 kernels use tensor cores, else `kernel`."""
         return kernel + TENSOR_SUFFIX if self.dtype == "float32" and uses_tensor_cores() else kernel
@@ -103,9 +107,9 @@ def iterate_blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
         yield first, min(step, count - first)
 
 
-def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
-    """Add the sum over the first axis of `values` to `total`; see `Total` for `outer`."""
-    with Total(kernels, total, outer) as sums:
+def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1, fresh: bool = False) -> None:
+    """Add the sum over the first axis of `values` to `total`; see `Total` for `outer` and `fresh`."""
+    with Total(kernels, total, outer, fresh) as sums:
         sums.add(values)
 
 
@@ -301,9 +305,7 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     """Return the row of `values` for each piece, or zeros for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     arguments = {"values": values, "partition": rows.partition, "width": values.shape[1], "out": out}
-    kernels.launch(
-        "spread_rows", (out.dtype, rows.offsets.dtype), (ceil_divide(out.size, THREADS),), (THREADS,), **arguments
-    )
+    kernels.launch_elementwise("spread_rows", (out.dtype, rows.offsets.dtype), out.size, **arguments)
     return out
 
 
@@ -311,7 +313,5 @@ def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
     """Write out[i], the sum of the rows of `values` that belong to pieces of row i."""
     sizes = {"num_rows": rows.num_rows, "width": out.shape[1]}
     arguments = {"values": values, "offsets": rows.offsets, **sizes, "out": out}
-    kernels.launch(
-        "rows_of_pieces", (out.dtype, rows.offsets.dtype), (ceil_divide(out.size, THREADS),), (THREADS,), **arguments
-    )
+    kernels.launch_elementwise("rows_of_pieces", (out.dtype, rows.offsets.dtype), out.size, **arguments)
     add_long_row_parts(kernels, rows, values[rows.num_rows :], out)

@@ -97,15 +97,18 @@ CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], i
 OF_VALUES = {"subsets": "accuracy", "blocks": "accuracy"}
 
 
+def _make_operator_task(scope: Scope, judged: JudgedCase, op: Operator, kind: str, *more: Any) -> Task:
+    """Return a task that calls ``check(subject, judged, op, *more)`` from `CHECKS`."""
+    (check, count), case = CHECKS[kind], judged.case
+    make = partial(check, scope.subject, judged, op, *more)
+    return _make_task(scope, OF_VALUES.get(kind, kind), op.name, case.dtype, count(case, op), make)
+
+
 def make_operator_tasks(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
-    """Return tasks that call ``check(subject, judged, op, *more)`` from `CHECKS` for each operator of a case."""
+    """Return tasks of the given `CHECKS` for each operator of a case."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    return [
-        _make_task(scope, named, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
-        for op in scope.operators(case)
-        for named, (check, count) in ((OF_VALUES.get(kind, kind), CHECKS[kind]) for kind in kinds)
-    ]
+    operators = scope.operators(judged.case)
+    return [_make_operator_task(scope, judged, op, kind, *more) for op in operators for kind in kinds]
 
 
 def make_call_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
@@ -158,19 +161,10 @@ def make_third_order_tasks(
     if subject.name == "fortran-reference":  # this backend's bwd3 is the judge's
         return []
     more = {"batch": (seed,), "permutation": (seed,)}
-    make = partial(_make_task, scope)
-    tasks = [
-        make(
-            OF_VALUES.get(kind, kind),
-            op.name,
-            case.dtype,
-            count(case, op),
-            partial(check, subject, judged, op, *more.get(kind, ())),
-        )
-        for kind, (check, count) in ((kind, CHECKS[kind]) for kind in kinds)
-    ]
+    tasks = [_make_operator_task(scope, judged, op, kind, *more.get(kind, ())) for kind in kinds]
     if steps is None:
         return tasks
+    make = partial(_make_task, scope)
     adjoint = partial(properties.check_adjoint_of_third, subject, judged)
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))

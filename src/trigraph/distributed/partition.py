@@ -157,12 +157,10 @@ class Partition:
         everything = np.arange(number)
         expected = everything[find_keeper(everything) == comm.rank]
         with require_agreement(comm):
-            counts = (
-                np.bincount(owners_by_id[:, 0] - expected[0], minlength=expected.size) if expected.size else expected
-            )
-            wrong = expected[counts != 1]
+            counts = np.bincount(owners_by_id[:, 0], minlength=number)
+            wrong = expected[counts[expected] != 1]
             if wrong.size:
-                times = counts[wrong[0] - expected[0]]
+                times = counts[wrong[0]]
                 raise ValueError(f"distribute: number {wrong[0]} of {symbol} is given {times} times; expected once")
         ranks = find_keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])

@@ -123,8 +123,9 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
         by_field = _compute_second_derivative(form, values)
         return [by_field[n.removeprefix("grad_")] for n in form.wanted]
     first = values[form.spec.inputs[0].name]
+    absent = {n for n in form.spec.optional if not _has_operand(form, n)}
     for a in op.arguments:
-        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in _list_absent_inputs(form):
+        if a.name not in values and not a.given_back and a.name.removeprefix("gg_") not in absent:
             values[a.name] = jnp.zeros(evaluate_shape(a, sizes), first.dtype)
     names = (*SHIMS.graph_arrays(op), *(a.name for a in SHIMS.arguments(op)))
     integers = [
@@ -153,10 +154,6 @@ def _compute_call(*operands: Any, form: Form) -> Sequence[Any]:
 def _has_operand(form: Form, name: str) -> bool:
     """Return whether an optional input or graph object was given."""
     return bool(dict(form.sizes).get(f"has_{name}"))
-
-
-def _list_absent_inputs(form: Form) -> set[str]:
-    return {n for n in form.spec.optional if not _has_operand(form, n)}
 
 
 def _refuse(context: Any, *operands: Any, form: Form) -> Any:

@@ -5,8 +5,9 @@ F(x), J a, J c and the second derivative along a and c, where J is the Jacobian.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import product
+from operator import or_
 from typing import Any
 
 import torch
@@ -136,7 +137,7 @@ def apply_multilinear(function: Callable[..., Tensor], *arguments: Any) -> Any:
     sums: list[Tensor | None] = [None, None, None, None]
     jets = [to_jet(a).parts for a in arguments]
     for part_indices in product(PARTS, repeat=len(jets)):
-        if sum(part_indices) != (total := combine_bits(part_indices)) or any(
+        if sum(part_indices) != (total := reduce(or_, part_indices)) or any(
             p[k] is None for p, k in zip(jets, part_indices, strict=True)
         ):
             continue
@@ -149,14 +150,6 @@ def add_to_part(sums: list[Tensor | None], k: int, term: Tensor) -> None:
     """Add a term to part `k` of a jet, where None means zero."""
     before = sums[k]
     sums[k] = term if before is None else before + term
-
-
-def combine_bits(places: Sequence[int]) -> int:
-    """Return the bitwise OR of all numbers."""
-    total = 0
-    for k in places:
-        total |= k
-    return total
 
 
 def extend_elementwise(function: Callable[..., Tensor], *derivatives: Callable[..., Tensor]) -> Callable[[Any], Any]:

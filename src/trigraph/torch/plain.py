@@ -172,10 +172,6 @@ def _compute_bessel(l: int, x: Any) -> Any:  # noqa: E741
     )(x)
 
 
-def _detach(x: Any) -> Any:
-    return x.detach()  # for a jet, the value without derivatives
-
-
 class _Harmonics(EntrywiseFunction):
     """`trigraph.plain.harmonics`, with derivatives computed as products with constant matrices."""
 
@@ -270,7 +266,7 @@ LIBRARY = plain.Library(
     outer=lambda a, b, groups: (_sum_jet_products if isinstance(b, Jet) else _sum_outer_products)(a, b, groups),
     times=lambda a, b, groups: apply_multilinear(lambda a, b: _multiply_by_group(a, b, groups), a, b),
     extremum=_find_extremum,
-    constant=_detach,
+    constant=lambda x: x.detach(),  # for a jet, the value without derivatives
     polynomial=lambda terms, x: reduce(lambda y, term: y * x + term, terms.tolist(), torch.zeros_like(x)),
     harmonics=_compute_harmonics,
     softmax=_compute_softmax,
