@@ -200,14 +200,12 @@ class _Attention:
         return self._split_rows(out, counts)
 
     def make_scores_argument(self, projections: tuple[Any, Any, Any]) -> _Scores:
-        """Return the kernel argument for `Scores`."""
         return _Scores(*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
 
     # ---- softmax
 
     @lazy
     def softmax_argument(self) -> _Softmax:
-        """Kernel argument for `Softmax`."""
         count = self.graph.num_positions
         if self.given_scores is None:
             return _Softmax(None, self.softmax(), count)

@@ -129,12 +129,14 @@ def make_number_tasks(scope: Scope, name: str) -> list[Task]:
 def make_nonfinite_tasks(scope: Scope, lazy: Lazy) -> list[Task]:
     """Return tasks that put NaN and infinity into each argument."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    check = partial(nonfinite.check_nonfinite, subject, judged)
+    return [task for op in scope.operators(judged.case) for task in _make_nonfinite_tasks(scope, judged, op)]
+
+
+def _make_nonfinite_tasks(scope: Scope, judged: JudgedCase, op: Operator) -> list[Task]:
+    case, check = judged.case, partial(nonfinite.check_nonfinite, scope.subject, judged, op)
     return [
-        _make_task(scope, "nan", op.name, case.dtype, len(case.list_returned(op)), partial(check, op, argument.name))
-        for op in scope.operators(case)
-        for argument in case.select_present(op)
+        _make_task(scope, "nan", op.name, case.dtype, _count_fields(case, op), partial(check, a.name))
+        for a in case.select_present(op)
     ]
 
 
@@ -169,11 +171,7 @@ def make_third_order_tasks(
     tasks.append(make("adjoint", op.name, case.dtype, 1, lambda: [adjoint()]))
     tasks.append(make("symmetry", op.name, case.dtype, 5, partial(properties.check_symmetry_of_third, subject, judged)))
     if subject.name in BACKENDS:  # trigraph.torch's plain forms subtract excluded terms, which spreads NaN
-        spoil = partial(nonfinite.check_nonfinite, subject, judged, op)
-        tasks += [
-            make("nan", op.name, case.dtype, _count_fields(case, op), partial(spoil, a.name))
-            for a in case.select_present(op)
-        ]
+        tasks += _make_nonfinite_tasks(scope, judged, op)
     if case.dtype == "float64":
         differ = partial(differences.check_differences, subject, judged, op, steps)
         tasks.append(make("differences", op.name, case.dtype, _count_fields(case, op), differ))

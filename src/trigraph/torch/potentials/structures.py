@@ -250,7 +250,6 @@ for _function in (_Sums, _Selected):
 
 
 def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    """Raise unless a value is a tensor with one of two dtypes."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     require_cpu_or_cuda(owner, name, value)
@@ -259,7 +258,6 @@ def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
 
 
 def _check_positions(owner: str, pos: Any) -> None:
-    """Raise unless `pos` is a tensor of float32 or float64, of shape (num_atoms, 3)."""
     _check_tensor(owner, "pos", pos, (torch.float32, torch.float64))
     if pos.dim() != 2 or pos.shape[1] != 3:
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3)")
